@@ -1,13 +1,13 @@
-"""What it costs to drop nothing of attention's weights: held-out loss of the demo's model.
+"""Effect of attention dropout on the held-out loss of the demo's model.
 
     python -m benchmarks.attention_dropout                 300 steps, three seeds, both rates
     python -m benchmarks.attention_dropout --steps 40      quicker
 
-Kernels that store no attention weights are fastest where none of them is dropped, so that the long
-recipes train with an attention dropout of 0. Here both rates, 0 and 0.1, train the demo's model on
-the demo's rows with the recipes' dropout on hidden states, 0.1; each seed gives both the same
-first weights, rows and masks. Prints the table: the difference counts where its interval excludes
-0. `--output` keeps the runs, and runs that are there are not made again.
+Kernels that never store the attention weights are fastest without attention dropout, so the long
+recipes set it to 0. This benchmark trains the demo's model with attention dropout 0 and 0.1, and
+with the recipes' dropout of 0.1 on hidden states. For one seed, both runs have the same initial
+weights, rows and masks. It prints a table; the difference is significant if its interval excludes
+0. `--output` keeps the runs, and finished runs are not repeated.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.training.run_files import read_metrics
 
 RATES = (0.0, 0.1)
-# Dropout on hidden states, as the recipes have it; the demo itself has none of either.
+# Dropout on hidden states, as in the recipes. The demo itself uses no dropout at all.
 HIDDEN = 0.1
 # Student's t of a 95 % interval, by the number of pairs.
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
@@ -37,7 +37,7 @@ Losses = Mapping[float, Sequence[float]]
 
 
 def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) -> float:
-    """Run `pretrain` as the demo does, except for its dropout, and read its last evaluation."""
+    """Run `pretrain` with the demo's settings and this dropout; return its last held-out loss."""
     evaluations = output / "evaluations.jsonl"
     dropout = {"dropout": HIDDEN, "attention-dropout": rate}
     arguments = {
@@ -62,7 +62,7 @@ def _run(command: str, flags: Mapping[str, object]) -> None:
 
 
 def table(losses: Losses) -> str:
-    """Each rate's losses and their mean, and the difference, seed by seed, as Markdown."""
+    """Return a Markdown table of the losses of each rate and their differences by seed."""
     lines = ["| attention dropout | held-out loss, by seed | mean |", "| --- | --- | --: |"]
     for rate, each in losses.items():
         cells = ", ".join(f"{loss:.4f}" for loss in each)
@@ -76,7 +76,7 @@ def table(losses: Losses) -> str:
 
 
 def difference(pairs: Sequence[float]) -> tuple[float, float]:
-    """Mean of the pairs' differences, and half of its 95 % interval; nan of one pair."""
+    """Return the mean difference and half the width of its 95 % interval (nan for one pair)."""
     if len(pairs) < min(T_95):
         return float(np.mean(pairs)), math.nan
     error = float(np.std(pairs, ddof=1)) / math.sqrt(len(pairs))
@@ -84,25 +84,25 @@ def difference(pairs: Sequence[float]) -> tuple[float, float]:
 
 
 def main() -> None:
-    """Train and print."""
+    """Train with both rates and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, help="folder to keep the runs in")
-    asked = parser.parse_args()
-    if not 1 <= len(asked.seeds) <= max(T_95):
+    args = parser.parse_args()
+    if not 1 <= len(args.seeds) <= max(T_95):
         parser.error(f"give 1 to {max(T_95)} seeds")
     with tempfile.TemporaryDirectory(prefix="roformer-dropout-") as name:
-        folder = (asked.output or Path(name)).absolute()
+        folder = (args.output or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         corpus, rows = folder / "corpus.jsonl", folder / "rows"
         write_corpus(corpus)
         demo = {"vocab-size": Demo.vocab_size, "length": Demo.length, "held-out": Demo.held_out}
         _run("prepare", {"corpus": corpus, "output": rows} | demo)
         losses: dict[float, list[float]] = {rate: [] for rate in RATES}
-        for seed, rate in itertools.product(asked.seeds, RATES):
+        for seed, rate in itertools.product(args.seeds, RATES):
             run = folder / f"{rate:g}-{seed}"
-            losses[rate].append(held_out_loss(rows, run, rate, seed, asked.steps))
+            losses[rate].append(held_out_loss(rows, run, rate, seed, args.steps))
             print(f"seed {seed}, attention dropout {rate:g}: {losses[rate][-1]:.4f}", flush=True)
     print(table(losses))
 

@@ -1,4 +1,4 @@
-"""The simple baseline of a report alone: how good it is, by which settings, and how long it took.
+"""Fit only the simple baseline of a report; print its settings, test metrics and time.
 
     python -m benchmarks.baseline ../shared/data/tnews
 
@@ -17,7 +17,7 @@ from roformer_tf.tasks.table import TASKS
 
 
 def main() -> None:
-    """Print the baseline's name, its test metrics and the seconds that tuning and fitting took."""
+    """Print the baseline's name, its test metrics and the seconds for tuning and fitting."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--task", choices=TASKS)

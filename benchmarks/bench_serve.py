@@ -2,16 +2,17 @@
 
     python -m benchmarks.bench_serve [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
 
-FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
-weights is served. Each is served by Keras, and by every installed engine with one process and with
-two. --rivals: also by a plain FastAPI around transformers (`peers/service.py`), with torch
-(compiled, bfloat16) and with optimum's ONNX in int8. --only: services whose flags contain all these
-words. Texts have 10 to 200 random characters. Prints the seconds from the command to its first
-response, the median and 99th percentile of the latency, for one client and for all, and the memory
-of the service's processes. Clients and service share the CPU. Services take turns.
+FOLDER is a fine-tuned model/ or an export. The default is a model with random weights, 4 layers
+and hidden size 256. Each model is served by Keras, and by every installed engine with one and with
+two processes. --rivals adds a plain FastAPI service around transformers (`peers/service.py`), with
+torch (compiled, bfloat16) and with optimum's ONNX in int8. --only selects services whose flags
+contain all these words. Texts have 10 to 200 random characters. For each service it prints the
+seconds from the command to the first response, the median and 99th percentile of the latency for
+one client and for all clients, and the memory of the service's processes. Clients and service
+share the CPU. The services are measured in turn.
 
---endure instead: 10,000 requests from 64 clients to the engine that `auto` takes, with two worker
-processes, one of which is killed half-way. Prints statuses, and the memory over time.
+--endure instead sends 10,000 requests from 64 clients to the engine chosen by `auto`, with two
+worker processes, and kills one of them half-way. It prints the statuses and the memory over time.
 """
 
 import http.client
@@ -44,8 +45,8 @@ RIVALS = {"torch": "transformers, compiled, bfloat16", "onnx": "optimum's ONNX, 
 CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 
 
-def make(folder: Path) -> list[Path]:
-    """Write a model with random weights, and its exports; give the folders."""
+def make_model(folder: Path) -> list[Path]:
+    """Write a model with random weights and return its folder in a list."""
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.tasks.classification import Classification
@@ -69,7 +70,7 @@ def make(folder: Path) -> list[Path]:
 
 
 def make_texts(count: int) -> list[str]:
-    """Texts of characters by chance."""
+    """Return texts of 10 to 200 random characters."""
     random = np.random.default_rng(0)
     return ["".join(random.choice(CHARACTERS, n)) for n in random.integers(10, 200, count)]
 
@@ -80,73 +81,73 @@ class BenchConfig:
 
     folders: tuple[Path, ...] = ()
     rounds: int = 3
-    """Turns of each service."""
+    """Number of times each service is measured."""
     rivals: bool = False
-    """Measure a plain FastAPI around transformers, too; its environment is made."""
+    """Also measure a plain FastAPI service around transformers; its environment is created."""
     only: tuple[str, ...] = ()
-    """Words of the services that are measured."""
+    """Measure only services whose flags contain all these words."""
     endure: bool = False
-    """10,000 requests from 64 clients, and kill a worker half-way."""
+    """Send 10,000 requests from 64 clients and kill a worker half-way."""
 
 
-def ours(folder: Path, flags: Sequence[str]) -> list[str]:
-    """The command of our service."""
+def our_command(folder: Path, flags: Sequence[str]) -> list[str]:
+    """Return the command that starts our service."""
     return [sys.executable, "-m", "roformer_tf", "serve", str(folder), "--port", "0", *flags]
 
 
-def theirs(folder: Path, kind: str) -> list[str]:
-    """The command of a plain service, on a port that is free now."""
-    with socket.create_server(("127.0.0.1", 0)) as at:
-        port = at.getsockname()[1]
+def peer_command(folder: Path, kind: str) -> list[str]:
+    """Return the command that starts the FastAPI service on a free port."""
+    with socket.create_server(("127.0.0.1", 0)) as address:
+        port = address.getsockname()[1]
     script = Path(__file__).parent / "peers" / "service.py"
     return [str(python_of("service")), str(script), kind, str(folder), str(port)]
 
 
 @contextmanager
 def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Run a command that says where it serves: its process, host and port."""
+    """Run a service and yield its process id and the (host, port) that it prints."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            message = next(line for line in process.stdout if "http://" in line)
-            at = urlsplit(next(word for word in message.split() if word.startswith("http://")))
-            yield process.pid, (str(at.hostname), int(at.port or 0))
+            line = next(line for line in process.stdout if "http://" in line)
+            address = urlsplit(next(word for word in line.split() if word.startswith("http://")))
+            yield process.pid, (str(address.hostname), int(address.port or 0))
         finally:
             process.terminate()
 
 
-def ask(connection: http.client.HTTPConnection, text: str) -> int:
-    """Ask one question: the status of its answer."""
-    message = {"Content-Type": "application/json"}
-    connection.request("POST", "/predict", json.dumps({"text": text}), message)
+def send_request(connection: http.client.HTTPConnection, text: str) -> int:
+    """Send one request and return the status of its response."""
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/predict", json.dumps({"text": text}), headers)
     response = connection.getresponse()
-    answer = json.loads(response.read())
-    assert response.status != 200 or len(answer["predictions"]) == 1, answer
+    body = json.loads(response.read())
+    assert response.status != 200 or len(body["predictions"]) == 1, body
     return response.status
 
 
-def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
-    """One client: the seconds that each text's answer takes."""
-    actual = []
-    with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
+def latencies(address: tuple[str, int], texts: Sequence[str]) -> list[float]:
+    """Send the texts one after the other, and return the latency of each in seconds."""
+    seconds_of_requests = []
+    with closing(http.client.HTTPConnection(*address, timeout=600)) as connection:
         for text in texts:
             began = time.perf_counter()
-            status = ask(connection, text)
+            status = send_request(connection, text)
             assert status == 200, status
-            actual.append(time.perf_counter() - began)
-    return actual
+            seconds_of_requests.append(time.perf_counter() - began)
+    return seconds_of_requests
 
 
 def measure(name: str, command: Sequence[str]) -> None:
-    """Serve, ask, and print what it takes."""
+    """Start a service, send requests, and print its latency, throughput and memory."""
     texts = make_texts(REQUESTS)
     started = time.perf_counter()
-    with service(command) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
-        first_answer(at, texts[0])
+    with service(command) as (number, address), ThreadPoolExecutor(CLIENTS) as pool:
+        wait_until_ready(address, texts[0])
         first = time.perf_counter() - started
-        alone = np.array(waits(at, texts[:ALONE]))
+        alone = np.array(latencies(address, texts[:ALONE]))
         began = time.perf_counter()
-        parts = list(pool.map(lambda i: waits(at, texts[i::CLIENTS]), range(CLIENTS)))
+        parts = list(pool.map(lambda i: latencies(address, texts[i::CLIENTS]), range(CLIENTS)))
         seconds = time.perf_counter() - began
         used = memory(number)
     together = np.concatenate(parts)
@@ -159,7 +160,10 @@ def measure(name: str, command: Sequence[str]) -> None:
 
 
 def memory(number: int) -> float:
-    """Of a process and its children, each page once: megabytes; Linux alone."""
+    """Return the memory of a process and its children in megabytes (Linux only).
+
+    PSS counts shared pages once.
+    """
     import psutil
 
     process = psutil.Process(number)
@@ -168,7 +172,7 @@ def memory(number: int) -> float:
 
 
 def workers_of(number: int) -> list[int]:
-    """Process ids of the workers of a service."""
+    """Return the process ids of a service's workers."""
     import psutil
 
     children = psutil.Process(number).children()
@@ -176,7 +180,7 @@ def workers_of(number: int) -> list[int]:
 
 
 def services() -> Iterator[list[str]]:
-    """The flags of each service that is measured."""
+    """Yield the flags of each of our services to measure."""
     from roformer_tf.engines.choice import installed
     from roformer_tf.machine import multiplies_bfloat16
 
@@ -192,15 +196,18 @@ def services() -> Iterator[list[str]]:
 
 
 def summary(seconds: np.ndarray) -> str:
-    """Half wait no longer than the first figure, 99 of 100 no longer than the second."""
+    """Return the median and the 99th percentile of the latencies, as text."""
     return "p50 {:.1f} ms, p99 {:.1f} ms".format(*1e3 * np.quantile(seconds, [0.5, 0.99]))
 
 
-def first_answer(at: tuple[str, int], text: str) -> None:
-    """Ask until the service responds: uvicorn listens a little after it prints its address."""
+def wait_until_ready(address: tuple[str, int], text: str) -> None:
+    """Send a request until the service responds.
+
+    Uvicorn starts to listen shortly after it prints its address.
+    """
     while True:
         try:
-            waits(at, [text])
+            latencies(address, [text])
             return
         except ConnectionRefusedError:
             time.sleep(0.01)
@@ -210,17 +217,17 @@ def endure(folder: Path) -> None:
     """Send 10,000 requests from 64 clients, kill a worker half-way, and print the statuses."""
     texts, statuses = make_texts(ENDURED), Counter[int | str]()
     with (
-        service(ours(folder, ["--workers", "2"])) as (number, at),
+        service(our_command(folder, ["--workers", "2"])) as (number, address),
         ThreadPoolExecutor(MANY) as pool,
     ):
-        waits(at, texts[:200])
+        latencies(address, texts[:200])
 
-        def client(mine: Sequence[str]) -> None:
-            with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
-                for text in mine:
+        def client(client_texts: Sequence[str]) -> None:
+            with closing(http.client.HTTPConnection(*address, timeout=600)) as connection:
+                for text in client_texts:
                     try:
-                        statuses[ask(connection, text)] += 1
-                    except (OSError, http.client.HTTPException):  # of the killed worker
+                        statuses[send_request(connection, text)] += 1
+                    except (OSError, http.client.HTTPException):  # its worker was killed
                         statuses["connection lost"] += 1
                         connection.close()
 
@@ -242,20 +249,21 @@ def endure(folder: Path) -> None:
             each.result()
         seconds = time.perf_counter() - began
         time.sleep(5)
-        left = workers_of(number)
+        remaining = workers_of(number)
         print(f"{ENDURED:8,} {seconds:9.1f}   {memory(number):.0f}")
     print(
         f"statuses {dict(statuses)}; {ENDURED / seconds:.0f} requests a second; at the end "
-        f"{len(left)} workers, the killed one {'still' if killed in left else 'not'} among them"
+        f"{len(remaining)} workers, the killed one "
+        f"{'still' if killed in remaining else 'not'} among them"
     )
 
 
 def main(config: BenchConfig) -> None:
-    """Measure what is given, or a made-up model."""
+    """Measure the given models, or one with random weights."""
     if config.rivals:
         make_environment("service")
     with tempfile.TemporaryDirectory() as name:
-        folders = config.folders or make(Path(name))
+        folders = config.folders or make_model(Path(name))
         if config.endure:
             endure(folders[0])
             return
@@ -269,11 +277,11 @@ def main(config: BenchConfig) -> None:
 
 
 def commands(folder: Path, config: BenchConfig) -> Iterator[tuple[str, list[str]]]:
-    """What is measured, by its name."""
+    """Yield the name and the command of each service to measure."""
     for flags in services():
-        yield " ".join(flags), ours(folder, flags)
+        yield " ".join(flags), our_command(folder, flags)
     for kind, about in RIVALS.items() if config.rivals else ():
-        yield f"FastAPI, {about}", theirs(folder, kind)
+        yield f"FastAPI, {about}", peer_command(folder, kind)
 
 
 if __name__ == "__main__":

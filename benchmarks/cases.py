@@ -1,4 +1,4 @@
-"""What is measured: each case, its shapes, and who takes part with which settings."""
+"""The benchmark cases: each case with its shapes, its contenders and their settings."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from benchmarks.peers.inputs import MASKED, texts_of
 from benchmarks.workers import Contender
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
-# glibc's malloc gives no memory back, so that the kernel zeroes no page a second time.
+# Keep glibc's malloc from returning memory, so that the kernel never zeroes a page twice.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
@@ -22,7 +22,7 @@ KEEP_MEMORY = {
     "MALLOC_TOP_PAD_": "67108864",
 }
 
-# Rows of a step by size and length: about 4,096 tokens, and 1,536.
+# Batch size by model size and length: about 4,096 tokens a step (small) or 1,536 (base).
 BATCHES = {"small": {128: 32, 512: 8, 1536: 3}, "base": {128: 12, 512: 3, 1536: 1}}
 
 LIMIT = "matrix products"
@@ -32,29 +32,29 @@ AUTO = "precision auto, masked positions projected, Keras `fit` as `pretrain` ca
 
 @dataclass(frozen=True)
 class Measurement:
-    """One case at one shape: contenders who do the same work."""
+    """One case at one shape: contenders that do the same work."""
 
     case: str
     shape: Mapping[str, Any]
-    """What distinguishes it from the case's other measurements."""
+    """What distinguishes it from the other measurements of the case."""
     contenders: tuple[Contender, ...]
     settings: Mapping[str, Any]
-    """What all contenders are given."""
+    """Arguments of all contenders."""
     work: str = ""
-    """The function of the peers that does it. Default: the case's name."""
+    """Name of the function of the peers that is timed. Default: the case's name."""
     rounds: int | None = None
-    """Unset: as many as asked for."""
+    """Number of rounds. Default: `--rounds`."""
     at_least: float = 1.0
-    """Seconds that a round lasts at least: shorter work is repeated."""
+    """Minimum duration of a round in seconds. Shorter work is repeated."""
 
     @property
     def key(self) -> str:
-        """Its name in results.json."""
+        """Key of this measurement in results.json."""
         return " ".join([self.case, *(f"{name}={value}" for name, value in self.shape.items())])
 
 
 class Material:
-    """What measurements are made with, made when it is first needed, in one folder."""
+    """The checkpoints and corpora of the measurements, created in one folder when first used."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +71,7 @@ class Material:
         return str(write_mixed(self.folder / f"{megabytes}.jsonl", megabytes))
 
     def _rows(self, tokenization: Tokenization) -> str:
-        """Ten prepared megabytes, with their tokenizer of 20,000 words or of all characters."""
+        """Prepare 10 MB of text, with a vocabulary of 20,000 words or of all characters."""
         from roformer_tf.corpus.preparation import PreparationConfig, prepare
 
         config = PreparationConfig(
@@ -83,12 +83,12 @@ class Material:
         return str(prepare(config))
 
     def _embedder(self) -> str:
-        """A model of characters that gives vectors."""
+        """Write an embedding model with a character tokenizer."""
         characters = "".join(texts_of(self.corpus(10)))
         return str(make_embedder(self.folder / "embedder", characters))
 
     def _sentences(self, count: int) -> str:
-        """A file of so many chunks of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
+        """Write `count` chunks of the corpus, 20 tokens on average including [CLS] and [SEP]."""
         text = "".join("".join(texts_of(self.corpus(10))).split())
         random = np.random.default_rng(5)
         starts = random.integers(0, len(text) - 30, count).tolist()
@@ -109,16 +109,17 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
                 yield Measurement(
                     "mlm_step",
                     {"size": size, "length": length, "dropout": dropout},
-                    (*_trainers(arguments, size, length), _limit(size, length)),
+                    (*_training_contenders(arguments, size, length), _limit(size, length)),
                     {"batch": batch, "length": length},
                 )
 
 
-def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
-    """Who trains.
+def _training_contenders(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+    """Yield the contenders of a training step.
 
-    To spare time, base models without dropout meet only the best rival, bert4keras takes part
-    with the small model and dropout and at 512 tokens, and other settings at one shape.
+    To save time, some run at few shapes only: base models without dropout are compared only with
+    the fastest rival, bert4keras runs at the shapes that meet two of three conditions (small
+    model, dropout, 512 tokens), and the other settings run at one shape.
     """
     yield Contender("ours", "ours", AUTO, arguments)
     settings = "bf16 autocast, fused AdamW, gradients clipped"
@@ -137,8 +138,8 @@ def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Con
         arguments | {"variant": "tuned"},
         KEEP_MEMORY,
     )
-    fully = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
-    if fully:
+    every_contender = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
+    if every_contender:
         yield Contender(
             "Hugging Face, eager",
             "huggingface",
@@ -152,7 +153,7 @@ def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Con
             "TensorFlow graph, float32, every position projected, AdamW",
             arguments | {"variant": "stock"},
         )
-    if fully:
+    if every_contender:
         yield Contender(
             "bert4keras, tuned",
             "bert4keras",
@@ -171,7 +172,7 @@ def _limit(size: str, length: int) -> Contender:
 
 
 def variables(material: Material) -> Iterator[Measurement]:
-    """Our small step of 8 × 512 tokens under variables that might have helped."""
+    """Our step (small, 8 × 512 tokens) with environment variables that might speed it up."""
     arguments = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
     contenders = (
         Contender("ours", "ours", "none of them", arguments),
@@ -198,7 +199,7 @@ def variables(material: Material) -> Iterator[Measurement]:
 
 
 def square(material: Material) -> Iterator[Measurement]:
-    """The rate of a large matrix product."""
+    """Throughput of a large matrix product."""
     contenders = (
         Contender(dtype, "limit", "TensorFlow, 4,096³", {"dtype": dtype})
         for dtype in ("float32", "bfloat16")
@@ -206,7 +207,7 @@ def square(material: Material) -> Iterator[Measurement]:
     yield Measurement("square", {}, tuple(contenders), {})
 
 
-# Engines that answer without TensorFlow, each in its precisions.
+# Engines that predict without TensorFlow, each in its precisions.
 GRAPHS = (
     ("ONNX Runtime", "onnx", "float32"),
     ("ONNX Runtime, int8", "onnx", "int8"),
@@ -217,19 +218,19 @@ GRAPHS = (
 
 
 def inference(material: Material) -> Iterator[Measurement]:
-    """Hidden states, without a gradient."""
+    """Computing hidden states without gradients."""
     for size in BATCHES:
         for texts in ("one", "mixed"):
             yield Measurement(
                 "inference",
                 {"size": size, "texts": texts},
-                (*_readers(size, texts), *_forward_limit(size, texts)),
+                (*_inference_contenders(size, texts), *_forward_limit(size, texts)),
                 {"checkpoint": material.checkpoint(size), "texts": texts},
             )
 
 
-def _readers(size: str, texts: str) -> Iterator[Contender]:
-    """Who reads; bert4keras takes too long for 32 texts in the base size."""
+def _inference_contenders(size: str, texts: str) -> Iterator[Contender]:
+    """Yield the contenders of inference; bert4keras is too slow for 32 texts at base size."""
     batched = "as `predict` batches its texts"
     yield Contender("ours", "ours", f"float32, {batched}", {"precision": "float32"})
     yield Contender(
@@ -253,7 +254,10 @@ def _readers(size: str, texts: str) -> Iterator[Contender]:
 
 
 def _forward_limit(size: str, texts: str) -> Iterator[Contender]:
-    """Of one text, calling an operation takes longer than its product: there it says nothing."""
+    """Yield the matrix-product limit, except for one text.
+
+    For one text, the overhead of an operation exceeds its product, so the limit means nothing.
+    """
     if texts == "mixed":
         yield Contender(
             LIMIT,
@@ -265,19 +269,19 @@ def _forward_limit(size: str, texts: str) -> Iterator[Contender]:
 
 
 def generate(material: Material) -> Iterator[Measurement]:
-    """Prompts of 32 tokens continued by 128, each the likeliest."""
+    """Greedy generation of 128 tokens from prompts of 32 tokens."""
     for batch in (1, 16):
         yield Measurement(
             "generate",
             {"size": "base", "batch": batch},
-            tuple(_writers()),
+            tuple(_generation_contenders()),
             {"checkpoint": material.checkpoint("base"), "batch": batch, "prompt": 32, "new": 128},
-            rounds=2 if batch > 1 else None,  # bert4keras takes minutes for one
+            rounds=2 if batch > 1 else None,  # bert4keras takes minutes for one round
         )
 
 
-def _writers() -> Iterator[Contender]:
-    """Who writes; all but bert4keras keep keys and values."""
+def _generation_contenders() -> Iterator[Contender]:
+    """Yield the contenders of generation; all except bert4keras have a key-value cache."""
     yield Contender("ours", "ours", "`generate`, TensorFlow, float32", {"dtype": "float32"})
     yield Contender(
         "ours on JAX", "ours", "the same on JAX", {"dtype": "float32"}, {"KERAS_BACKEND": "jax"}
@@ -288,9 +292,9 @@ def _writers() -> Iterator[Contender]:
         ("compiled", "float32", "`generate`, its forward by torch.compile(dynamic=True), float32"),
         ("eager", "bfloat16", "`generate`, bf16 weights"),
     ):
-        more = ", bfloat16" if dtype == "bfloat16" else ""
+        suffix = ", bfloat16" if dtype == "bfloat16" else ""
         yield Contender(
-            f"Hugging Face, {variant}{more}",
+            f"Hugging Face, {variant}{suffix}",
             "huggingface",
             about,
             {"variant": variant, "dtype": dtype},
@@ -299,7 +303,7 @@ def _writers() -> Iterator[Contender]:
 
 
 def paraphrase(material: Material) -> Iterator[Measurement]:
-    """Twenty texts of 24 tokens drawn for each sentence of 20, and their vectors: by sentence."""
+    """Sampling 20 texts of 24 tokens per sentence of 20 tokens, and computing their vectors."""
     yield Measurement(
         "paraphrase",
         {"size": "base"},
@@ -335,14 +339,15 @@ EMBEDDERS = (
 
 
 def embed(material: Material) -> Iterator[Measurement]:
-    """Vectors of sentences of 20 tokens by 4 layers of 256: the mean of all tokens, of length 1."""
+    """Sentence vectors (20 tokens; 4 layers, hidden size 256; mean pooling; normalised)."""
     yield _embedded(material, 20_000, EMBEDDERS, rounds=3)
 
 
 def embed_million(material: Material) -> Iterator[Measurement]:
-    """Ours and a peer on 200,000 texts, and ours on a million: half an hour, so by name alone.
+    """Sentence vectors of 200,000 texts for us and one peer, and of a million texts for us.
 
-    Sentence-transformers would take another hour for its million, at the same rate.
+    This takes half an hour, so it runs only if named. Sentence-transformers would need another
+    hour for a million texts at its rate.
     """
     yield _embedded(material, 200_000, EMBEDDERS[::2], rounds=1)
     yield _embedded(material, 1_000_000, EMBEDDERS[:1], rounds=1)
@@ -356,7 +361,7 @@ def _embedded(
 
 
 def rotary(material: Material) -> Iterator[Measurement]:
-    """Queries and keys of 8 × 512 × 6 × 64 rotated, forward and backward."""
+    """Rotating queries and keys of 8 × 512 × 6 × 64, forward and backward."""
     for dtype in ("float32", "bfloat16"):
         contenders = (
             Contender("ours", "ours", "TensorFlow graph", {"form": "ours"}),
@@ -382,9 +387,10 @@ def rotary(material: Material) -> Iterator[Measurement]:
 
 
 def linear_attention(material: Material) -> Iterator[Measurement]:
-    """One row through an attention of 256 features in 4 heads, forward and backward, by length.
+    """Attention over one sequence (hidden size 256, 4 heads), forward and backward, by length.
 
-    Four times the tokens should take four times the time and the memory; softmax takes sixteen.
+    Linear attention over four times the tokens should take four times the time and memory;
+    softmax attention takes sixteen times.
     """
     for length in (1024, 4096, 16_384, 65_536):
         contenders = [
@@ -393,14 +399,14 @@ def linear_attention(material: Material) -> Iterator[Measurement]:
             Contender("FAVOR+", "ours", "256 features, all see all", {"form": "favor"}),
             Contender("softmax in a window", "ours", "64 on each side", {"form": "window"}),
         ]
-        if length <= 4096:  # beyond, its scores alone are gigabytes
+        if length <= 4096:  # the scores of longer sequences take gigabytes
             contenders.append(Contender("softmax", "ours", "quadratic", {"form": "softmax"}))
         shape = {"length": length}
         yield Measurement("linear_attention", shape, tuple(contenders), shape)
 
 
 def tokenization(material: Material) -> Iterator[Measurement]:
-    """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
+    """Converting 10 MB of Chinese text to ids with new tokenizers, so all caches are empty."""
     one_core, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
     for level, peers in {
         "word": (
@@ -424,7 +430,7 @@ def tokenization(material: Material) -> Iterator[Measurement]:
 
 
 def preparation(material: Material) -> Iterator[Measurement]:
-    """10 MB of Chinese text to rows of 512 tokens."""
+    """Preparing 10 MB of Chinese text as rows of 512 tokens."""
     folder = material.rows("word")
     yield Measurement(
         "preparation",
@@ -451,7 +457,7 @@ def preparation(material: Material) -> Iterator[Measurement]:
 
 
 def startup(material: Material) -> Iterator[Measurement]:
-    """Processes that import, load a base-size masked language model, and predict one text."""
+    """A process that imports, loads a base-size masked language model and predicts one text."""
     yield Measurement(
         "startup",
         {},
@@ -467,7 +473,7 @@ def startup(material: Material) -> Iterator[Measurement]:
 
 
 def scaling(material: Material) -> Iterator[Measurement]:
-    """Our step against length, batch, layers and vocabulary, the rest as in the small size."""
+    """Our step by length, batch size, layers and vocabulary; the rest is the small size."""
     for name, values in {
         "length": (128, 256, 512, 1024, 2048, 4096),
         "batch": (1, 2, 4, 8, 16),
@@ -479,7 +485,7 @@ def scaling(material: Material) -> Iterator[Measurement]:
 
 
 def _scaled(name: str, value: int) -> dict[str, Any]:
-    """The small size's step of 8 × 512 tokens with one of its sizes changed."""
+    """Return the arguments of the small size's step of 8 × 512 tokens with one size changed."""
     length = value if name == "length" else 512
     batch = {"length": 4096 // length, "batch": value}.get(name, 8)
     shape = SIZES["small"] | ({name: value} if name in SIZES["small"] else {})
@@ -487,7 +493,7 @@ def _scaled(name: str, value: int) -> dict[str, Any]:
 
 
 def corpus_scaling(material: Material) -> Iterator[Measurement]:
-    """`prepare` against the size of the corpus, the vocabulary counted too."""
+    """`prepare` by corpus size, including the vocabulary count."""
     for megabytes in (1, 10, 100, 1000):
         yield Measurement(
             "corpus_scaling",
@@ -500,7 +506,7 @@ def corpus_scaling(material: Material) -> Iterator[Measurement]:
 
 
 def feeding(material: Material) -> Iterator[Measurement]:
-    """The small model's step on real rows, which a thread reads and masks, and on one batch."""
+    """The small model's step on rows that a thread reads and masks, and on one fixed batch."""
     yield Measurement(
         "feeding",
         {"length": 512},
@@ -517,7 +523,7 @@ def feeding(material: Material) -> Iterator[Measurement]:
 
 
 def profile(material: Material) -> Iterator[Measurement]:
-    """Where the step's time goes, one operation at a time, without the fast forms and with them."""
+    """Time of each operation of a step, with the plain and with the fast implementations."""
     yield Measurement(
         "profile",
         {},
@@ -532,7 +538,7 @@ def profile(material: Material) -> Iterator[Measurement]:
     )
 
 
-# In the order in which they run.
+# The cases, in the order in which they run.
 CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
     case.__name__: case
     for case in (
@@ -555,5 +561,5 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         corpus_scaling,
     )
 }
-# Those that run only where they are asked for.
+# Cases that run only if `--cases` names them.
 BY_NAME_ALONE = ("embed_million",)

@@ -1,4 +1,4 @@
-"""The checkpoint with random weights that every peer opens, each in the layout that it reads."""
+"""Checkpoints with random weights, written in the layout of every peer."""
 
 import zipfile
 from pathlib import Path
@@ -49,9 +49,9 @@ LONGEST = 4096
 
 
 def make_checkpoint(folder: Path, size: str) -> Path:
-    """Write `own/` (Hugging Face's layout), `tf1/` (bert4keras') and `tf1.zip`, all of one model.
+    """Write one model as `own/` (Hugging Face's layout), `tf1/` (bert4keras') and `tf1.zip`.
 
-    Made-up words, as many as the config says, are its vocabulary.
+    Its vocabulary consists of artificial two-character words.
     """
     config = RoFormerConfig(**SIZES[size], max_position_embeddings=LONGEST)
     rows = {row.name: row for row in table(config) if row.part in ("encoder", "mlm")}
@@ -72,11 +72,12 @@ def make_checkpoint(folder: Path, size: str) -> Path:
 
 
 def make_embedder(folder: Path, characters: str) -> Path:
-    """Write a model of these characters that gives vectors, for us and for sentence-transformers.
+    """Write an embedding model for us and for sentence-transformers.
 
-    A vector is the mean of all tokens.
+    It uses mean pooling; its vocabulary is the given characters.
     """
-    tokens = [*SPECIAL_TOKENS, *dict.fromkeys("".join(characters.split()))]  # each a line of a file
+    # Without white space: the vocabulary file has one token a line.
+    tokens = [*SPECIAL_TOKENS, *dict.fromkeys("".join(characters.split()))]
     shape = SIZES["embedder"] | {"vocab_size": len(tokens)}
     config = RoFormerConfig(**shape, max_position_embeddings=512)
     rows = {row.name: row for row in table(config) if row.part == "encoder"}
@@ -90,9 +91,9 @@ def make_embedder(folder: Path, characters: str) -> Path:
 
 
 def initial(name: str, shape: tuple[int, ...]) -> np.ndarray:
-    """A new model's weights: ones for norms, zeros for biases, and normal values of 0.02.
+    """Return an initial weight: ones for norms, zeros for biases, else normal with std 0.02.
 
-    They depend on the name alone, so that every layout holds the same.
+    It depends on the name only, so every layout contains the same values.
     """
     if name.endswith("gamma"):
         return np.ones(shape, "float32")

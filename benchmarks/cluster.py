@@ -1,12 +1,12 @@
-"""A large corpus prepared on a cluster that loses workers, compared with this machine alone.
+"""Prepare a large corpus on a cluster that loses workers, and compare with local processes.
 
     python -m benchmarks.debian --output /tmp/debian
     python -m benchmarks.cluster --megabytes 1000 --output /tmp/cluster --text '/tmp/debian/*.jsonl'
     python -m benchmarks.cluster --megabytes 3 --output /tmp/cluster --freeze 5      a minute
 
-First two processes prepare it. Then a Dask cluster does, of a scheduler and three workers on this
-machine: in the middle one worker is killed and another frozen for a minute. All files must be the
-same, byte for byte. CLUSTER.md says how long both took, and how much memory.
+First, two local processes prepare the corpus. Then a Dask cluster does: a scheduler and three
+workers on this machine, of which one is killed and another is frozen for a minute. All files must
+be identical, byte for byte. CLUSTER.md reports the time and memory of both.
 """
 
 import filecmp
@@ -32,7 +32,7 @@ from roformer_tf.files import write_text
 
 ROOT = Path(__file__).parents[1]
 WORKERS = 3
-PARTS = 60  # at least, so that a small corpus has a middle
+PARTS = 60  # minimum number, so that workers can be stopped midway through a small corpus
 Process = subprocess.Popen[bytes]
 PREPARE = """
 import json, sys
@@ -65,33 +65,36 @@ class ClusterConfig:
     """Prepare a corpus on this machine and on a cluster that loses workers, and compare."""
 
     output: Path
-    """Folder for the corpus, which is used again if it is there, and for both results."""
+    """Folder for the corpus, which is reused if it exists, and for both results."""
     megabytes: int = 1000
-    """Size of the corpus, made of the demo's sentences in ever new orders."""
+    """Size of the corpus, made of the demo's sentences in random order."""
     text: tuple[str, ...] = ()
-    """Further files of real text, whose sentences are mixed in."""
+    """More text files whose sentences are mixed in."""
     vocab_size: int = 20_000
-    """Tokens of the vocabulary, for which the words are counted first."""
+    """Size of the vocabulary, which is built first."""
     freeze: float = 60.0
     """Seconds that a worker is frozen."""
     report: Path = ROOT / "benchmarks" / "CLUSTER.md"
-    """File for the figures."""
+    """Report file."""
 
 
 @dataclass
 class Figures:
-    """What a preparation took."""
+    """Time and memory of a preparation."""
 
     name: str
     seconds: float = 0.0
     main: int = 0
     """Peak memory of the main process, in bytes."""
     worker: int = 0
-    """That of the largest worker."""
+    """Peak memory of the largest worker, in bytes."""
 
 
 class Loopback:
-    """A Dask scheduler on 127.0.0.1 and its workers, each a process without a guardian."""
+    """A Dask scheduler on 127.0.0.1 and its workers.
+
+    The workers run without a nanny, so a killed worker is not restarted.
+    """
 
     def __init__(self, folder: Path, workers: int = 0, **variables: str) -> None:
         self.folder = folder
@@ -110,7 +113,7 @@ class Loopback:
 
     def __exit__(self, *failure: object) -> None:
         for process in (*self.workers, self.scheduler):
-            process.kill()  # which ends a frozen one, too
+            process.kill()  # SIGKILL also ends a frozen process
             process.wait()
 
     def add_worker(self, **variables: str) -> Process:
@@ -138,17 +141,17 @@ class Loopback:
 
 
 def freeze(process: Process) -> None:
-    """Stop a process, as a machine that swaps or a lost network would."""
+    """Stop a process (SIGSTOP), to simulate a lost network or a machine that swaps."""
     process.send_signal(signal.SIGSTOP)
 
 
 def thaw(process: Process) -> None:
-    """Let a frozen process go on."""
+    """Let a frozen process continue (SIGCONT)."""
     process.send_signal(signal.SIGCONT)
 
 
 def recorded_parts(output: Path) -> int:
-    """How many parts of a preparation under way are done."""
+    """Return the number of finished parts of a running preparation."""
     return len(list((output / "unfinished").glob("part-*.json")))
 
 
@@ -164,27 +167,29 @@ def main(config: ClusterConfig) -> None:
     settings = {"corpus": [str(corpus)], "vocab_size": config.vocab_size}
     characters = config.megabytes * 1_000_000 // 3 // PARTS
 
-    here = Figures("two processes")
+    local_figures = Figures("two processes")
     command = _command({**settings, "output": str(local), "workers": 2}, characters)
-    with _measured(here, command) as process:
+    with _measured(local_figures, command) as process:
         process.wait()
-    there = Figures("cluster")
+    cluster_figures = Figures("cluster")
     with Loopback(config.output / "dask", WORKERS) as cluster:
         dask = {"engine": "dask", "scheduler": str(cluster.file)}
         command = _command({**settings, **dask, "output": str(clustered)}, characters)
-        with _measured(there, command, cluster.workers) as process:
-            _harm(cluster, clustered, len(list(local.glob("train-*"))), config.freeze, process)
+        with _measured(cluster_figures, command, cluster.workers) as process:
+            _disturb(cluster, clustered, len(list(local.glob("train-*"))), config.freeze, process)
             process.wait()
 
     different = differences(local, clustered)
-    write_text(config.report, render(config, (here, there), corpus, local, different))
+    write_text(
+        config.report, render(config, (local_figures, cluster_figures), corpus, local, different)
+    )
     print(config.report.read_text(encoding="utf-8"))
     if different:
         sys.exit(1)
 
 
 def _command(settings: dict[str, Any], characters: int) -> list[str]:
-    """Prepare in a process of its own, in parts of at most so many characters."""
+    """Return a command that prepares a corpus in parts of at most `characters` characters."""
     return [sys.executable, "-c", PREPARE, json.dumps(settings), str(characters)]
 
 
@@ -192,7 +197,7 @@ def _command(settings: dict[str, Any], characters: int) -> list[str]:
 def _measured(
     figures: Figures, command: list[str], workers: Sequence[Process] = ()
 ) -> Iterator[Process]:
-    """Run a command while the block waits for it, and take its time and memory.
+    """Run a command during the block, and record its time and memory.
 
     Raises CalledProcessError if it fails.
     """
@@ -204,7 +209,7 @@ def _measured(
         try:
             yield main
         finally:
-            main.kill()  # if the block failed; else it has ended
+            main.kill()  # still running only if the block failed
             main.wait()
             ended.set()
             watch.join()
@@ -216,7 +221,7 @@ def _measured(
 def _watch(
     figures: Figures, main: Process, workers: Sequence[Process], ended: threading.Event
 ) -> None:
-    """Note the peaks of the main process and of the largest worker until the end."""
+    """Record the peak memory of the main process and of the largest worker until `ended`."""
     while not ended.wait(0.2):
         figures.main = max(figures.main, _peak(main.pid))
         pids = [worker.pid for worker in workers] or _children(main.pid)
@@ -224,7 +229,7 @@ def _watch(
 
 
 def _peak(process: int) -> int:
-    """The largest resident size of a process so far, in bytes; 0 once it has ended."""
+    """Return a process's peak resident memory in bytes, or 0 after it has ended."""
     with suppress(OSError):
         for line in Path(f"/proc/{process}/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
@@ -233,13 +238,13 @@ def _peak(process: int) -> int:
 
 
 def _children(process: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the ids of a process's child processes."""
     with suppress(OSError):
         return [*map(int, Path(f"/proc/{process}/task/{process}/children").read_text().split())]
     return []
 
 
-def _harm(cluster: Loopback, output: Path, parts: int, seconds: float, process: Process) -> None:
+def _disturb(cluster: Loopback, output: Path, parts: int, seconds: float, process: Process) -> None:
     """Kill a worker when a third of the parts are done, and freeze another for a while at half."""
     killed, frozen, *_ = cluster.workers
     _wait_for(lambda: recorded_parts(output) >= parts // 3, process)
@@ -252,13 +257,13 @@ def _harm(cluster: Loopback, output: Path, parts: int, seconds: float, process: 
 
 
 def _wait_for(condition: Callable[[], bool], process: Process) -> None:
-    """Wait until something is so, or the process has ended."""
+    """Wait until the condition is true or the process has ended."""
     while process.poll() is None and not condition():
         time.sleep(0.05)
 
 
 def differences(first: Path, other: Path) -> list[str]:
-    """The files of two folders that only one has, or that are not the same, byte for byte."""
+    """Return the files that exist in only one of two folders or differ in content."""
     names = [{str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (first, other)]
     common = names[0] & names[1]
     unequal = {
@@ -274,7 +279,7 @@ def render(
     output: Path,
     different: Sequence[str],
 ) -> str:
-    """The report."""
+    """Return the text of the report."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     from benchmarks.results import this_machine  # loads TensorFlow
 

@@ -1,4 +1,4 @@
-"""The command line of a benchmark: the fields of its settings dataclass are the flags."""
+"""Command line of a benchmark: one flag for each field of its settings dataclass."""
 
 import sys
 from typing import Any
@@ -8,9 +8,9 @@ from roformer_tf.usage import from_words
 
 
 def settings_of(kind: Any, first: str = "") -> Any:
-    """The settings that `sys.argv` asks for. Wrong flags end the process with code 2.
+    """Return the settings given in `sys.argv`. Wrong flags end the process with code 2.
 
-    The flag `first` may be omitted: words at the beginning are its values.
+    Words before the first flag are values of the flag `first`.
     """
     spec = sys.modules["__main__"].__spec__
     program = (

@@ -1,4 +1,4 @@
-"""Chinese text of any size: the demo's sentences, mixed anew so that no document is a copy."""
+"""Chinese text of any size: the demo's sentences, shuffled so that no document is a copy."""
 
 import json
 import re
@@ -13,44 +13,44 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
 from roformer_tf.files import temporary_file
 
-# Sentences of a document, on average.
+# Average number of sentences in a document.
 SENTENCES = 12
 
 _END = re.compile(r"(?<=[。！？!?\n])")
 
 
 def write_mixed(path: Path, megabytes: float, seed: int = 0, patterns: Sequence[str] = ()) -> Path:
-    """Write so many megabytes of documents, one `{"text": …}` a line.
+    """Write documents of `megabytes` in total, one `{"text": …}` a line.
 
-    Every sentence of the demo's text is written once before any is repeated, in a new order
-    each time; 9.4 MB are there, so in larger files the words repeat and the documents do not.
-    Sentences of the files that `patterns` name come among them.
+    All sentences of the demo's text are written in random order before any is repeated, and each
+    repetition has a new order. The demo has 9.4 MB, so larger files repeat sentences but no
+    documents. Sentences of the files matching `patterns` are mixed in.
     """
-    known = [*sentences(), *_sentences_of(patterns)]
-    left = megabytes * 1e6
+    pool = [*sentences(), *_sentences_of(patterns)]
+    remaining = megabytes * 1e6
     with (
         temporary_file(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        for text in _mixed(known, seed):
+        for text in _mixed(pool, seed):
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            left -= len(text.encode())
-            if left <= 0:
+            remaining -= len(text.encode())
+            if remaining <= 0:
                 break
     return path
 
 
-def _mixed(known: Sequence[str], seed: int) -> Iterator[str]:
-    """Documents without end: every sentence once, in a new order, before any is repeated."""
+def _mixed(pool: Sequence[str], seed: int) -> Iterator[str]:
+    """Yield documents without end; each pass over the sentences has a new random order."""
     random = np.random.default_rng(seed)
     while True:
-        order = random.permutation(len(known)).tolist()
+        order = random.permutation(len(pool)).tolist()
         for begin in range(0, len(order), SENTENCES):
-            yield "".join(known[i] for i in order[begin : begin + SENTENCES])
+            yield "".join(pool[i] for i in order[begin : begin + SENTENCES])
 
 
 def _sentences_of(patterns: Sequence[str]) -> list[str]:
-    """The sentences of the files' documents."""
+    """Return the sentences of the documents in these files."""
     config = CorpusConfig(tuple(patterns))
     texts = read_documents(find_files(patterns), config, CorpusReport()) if patterns else []
     return _cut(texts)
@@ -58,7 +58,7 @@ def _sentences_of(patterns: Sequence[str]) -> list[str]:
 
 @cache
 def sentences() -> list[str]:
-    """Every sentence of the demo's text."""
+    """Return every sentence of the demo's text."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "demo.jsonl"
         write_corpus(path)

@@ -1,9 +1,9 @@
-"""Chinese text from three packages of Debian: LibreOffice's help, manual pages, the reference.
+"""Chinese text from three Debian packages: LibreOffice help, manual pages, Debian Reference.
 
     python -m benchmarks.debian --output /tmp/debian        on Debian or Ubuntu; one file a package
 
-What is on a page is taken, not how it is set: of HTML the text of headings, paragraphs and cells,
-of manual pages the lines that are no command of roff.
+Only the text is kept, without markup: headings, paragraphs and table cells of HTML, and the lines
+of manual pages that are not roff commands.
 """
 
 import gzip
@@ -22,11 +22,11 @@ from roformer_tf.files import temporary_file
 
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
-# Characters of Chinese that a page must have; one with less was not translated.
-LEAST_CHINESE = 20
+# Minimum number of Chinese characters on a page. Pages with fewer are not translated.
+MIN_CHINESE = 20
 _HIDDEN = frozenset(("script", "style", "head", "header", "aside", "nav", "footer", "pre"))
 _BLOCKS = frozenset("h1 h2 h3 h4 h5 h6 p li td th dt dd div br tr".split())  # noqa: SIM905
-_ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, no width
+_ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, zero-width escapes
 
 
 @dataclass(frozen=True)
@@ -34,13 +34,13 @@ class DebianConfig:
     """Fetch the packages with apt, and write the text of each to a file."""
 
     output: Path
-    """Folder for `PACKAGE.jsonl`, a page a line."""
+    """Folder for the files `PACKAGE.jsonl`, one page a line."""
     packages: tuple[str, ...] = PACKAGES
-    """Their names."""
+    """Names of the packages."""
 
 
 def main(config: DebianConfig) -> None:
-    """Write what is not there yet. Raises InputError where apt gives no such package."""
+    """Write the missing files. Raises InputError if apt cannot download a package."""
     config.output.mkdir(parents=True, exist_ok=True)
     for package in config.packages:
         path = config.output / f"{package}.jsonl"
@@ -55,19 +55,19 @@ def main(config: DebianConfig) -> None:
 
 
 def pages(folder: Path) -> Iterator[str]:
-    """The Chinese pages under an unpacked package, in the order of their paths."""
+    """Yield the Chinese pages of an unpacked package, sorted by path."""
     for path in sorted(folder.rglob("*")):
         text = ""
         if path.suffix == ".html":
             text = html_text(path.read_text(encoding="utf-8", errors="replace"))
         elif path.suffix == ".gz" and "man" in path.parts and "zh_CN" in path.parts:
             text = roff_text(gzip.decompress(path.read_bytes()).decode(errors="replace"))
-        if len(CHINESE.findall(text)) >= LEAST_CHINESE:
+        if len(CHINESE.findall(text)) >= MIN_CHINESE:
             yield text
 
 
 def html_text(page: str) -> str:
-    """A line for each heading, paragraph or cell that is read on a page of HTML."""
+    """Return the visible text of an HTML page, one heading, paragraph or cell a line."""
     reader = _Text()
     reader.feed(page)
     lines = (" ".join(line.split()) for line in "".join(reader.parts).split("\n"))
@@ -75,7 +75,7 @@ def html_text(page: str) -> str:
 
 
 def roff_text(page: str) -> str:
-    """The lines of a manual page, and its headings, without commands and fonts."""
+    """Return the text and headings of a manual page without roff commands and fonts."""
     lines = []
     for line in page.splitlines():
         if line.startswith((".SH ", ".SS ", ".B ", ".I ")):
@@ -88,7 +88,7 @@ def roff_text(page: str) -> str:
 
 
 class _Text(html.parser.HTMLParser):
-    """Collects the text of blocks."""
+    """Collects the text of block elements."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -111,18 +111,18 @@ class _Text(html.parser.HTMLParser):
 
 
 def unpack(package: str, folder: Path) -> None:
-    """Fetch a package with apt into a folder, and its files; InputError where that fails.
+    """Download a package with apt and unpack it into a folder. Raises InputError on failure.
 
-    With lists of its own: those of the system may be old or missing, and are not its to renew.
+    It uses temporary package lists, because the system's may be old or missing.
     """
-    with tempfile.TemporaryDirectory() as own:
-        apt = ["apt-get", "-o", f"Dir::State::Lists={own}", "-o", f"Dir::Cache={own}"]
+    with tempfile.TemporaryDirectory() as apt_folder:
+        apt = ["apt-get", "-o", f"Dir::State::Lists={apt_folder}", "-o", f"Dir::Cache={apt_folder}"]
         _run_for(package, folder, [*apt, "update"], [*apt, "download", package])
     _run_for(package, folder, ["dpkg-deb", "--extract", "*.deb", "."])
 
 
 def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
-    """Run commands in a folder, where *.deb is the package. Raises InputError where one fails."""
+    """Run commands in a folder; `*.deb` is the package. Raises InputError if one fails."""
     for command in commands:
         arguments = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
         try:

@@ -1,4 +1,4 @@
-"""Where each peer's Python is: ours runs this, every other gets an environment of its own."""
+"""Python environments of the peers. Ours is the running one; each other peer has a virtual one."""
 
 import os
 import subprocess
@@ -15,10 +15,10 @@ VARIABLES = {
 
 
 def make_environment(peer: str, here: Path = HERE) -> None:
-    """Install a peer where it is missing or another version is wanted; else do nothing.
+    """Install a peer if it is missing or its requirements have changed.
 
-    `peers/<peer>.txt` is installed, then `peers/<peer>.alone.txt` without what it asks for.
-    Raises CalledProcessError where pip fails.
+    `peers/<peer>.txt` is installed, then `peers/<peer>.alone.txt` without dependencies.
+    Raises CalledProcessError if pip fails.
     """
     requirements, python, stamp = _files(peer, here)
     if not requirements.exists() or _is_ready(peer, here):
@@ -31,13 +31,13 @@ def make_environment(peer: str, here: Path = HERE) -> None:
     alone = requirements.with_suffix(".alone.txt")
     if alone.exists():
         subprocess.run([*pip, "--no-deps", "--requirement", str(alone)], check=True)
-    stamp.write_text(_wanted(peer, here))
+    stamp.write_text(_requirements(peer, here))
 
 
 def python_of(peer: str, here: Path = HERE) -> Path:
-    """The Python that has the peer: the running one, for ours and for the limit.
+    """Return the Python of a peer, which is the running one for ours and for the limit.
 
-    Raises FileNotFoundError where `make_environment` failed.
+    Raises FileNotFoundError if the peer is not installed.
     """
     requirements, python, _ = _files(peer, here)
     if not requirements.exists():
@@ -48,20 +48,20 @@ def python_of(peer: str, here: Path = HERE) -> Path:
 
 
 def variables_of(peer: str) -> dict[str, str]:
-    """The environment variables of a peer's processes."""
+    """Return the environment variables of a peer's processes."""
     return os.environ | VARIABLES.get(peer, {})
 
 
 def _files(peer: str, here: Path) -> tuple[Path, Path, Path]:
-    """What is to be installed, the Python it is installed for, and what was."""
+    """Return the paths of the requirements, of the Python and of the installation's stamp."""
     folder = here / ".venvs" / peer
     return here / "peers" / f"{peer}.txt", folder / "bin" / "python", folder / "installed.txt"
 
 
 def _is_ready(peer: str, here: Path) -> bool:
     stamp = _files(peer, here)[2]
-    return stamp.exists() and stamp.read_text() == _wanted(peer, here)
+    return stamp.exists() and stamp.read_text() == _requirements(peer, here)
 
 
-def _wanted(peer: str, here: Path) -> str:
+def _requirements(peer: str, here: Path) -> str:
     return "".join(path.read_text() for path in sorted((here / "peers").glob(f"{peer}.*txt")))

@@ -1,20 +1,19 @@
 """A pretraining step on one accelerator, on Keras' JAX backend: tokens/s, MFU, time, memory.
 
-    python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be carried to the GPU
+    python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be copied to the GPU
     python -m benchmarks.gpu --rows rows.npz            base and large; 512 to 8,192 tokens
     python -m benchmarks.gpu --size base --lengths 512 --models bert "roformer isolated"
     python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention auto plain
-    python -m benchmarks.gpu --device cpu --size tiny   seconds, to see that it runs
+    python -m benchmarks.gpu --device cpu --size tiny   a smoke test of a few seconds
 
-Besides this package it needs keras, jax and numpy, and safetensors and tqdm, which the package
-always loads: no TensorFlow. Other models need torch and transformers, --make-rows what `make demo`
-needs. The step is that of `pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16.
-Every line of the table is a process of its own. MFU counts the step's useful operations alone, of
-attention what the tokens of a document see of each other: what rematerialisation computes again,
-what two documents would score, and what no matrix product does are excluded; see
-`pretraining/cost.py`. Without --rows, rows are filled with documents by chance.
+It needs this package, keras, jax, numpy, safetensors and tqdm, but not TensorFlow. Other models
+need torch and transformers; --make-rows needs what `make demo` needs. The step is that of
+`pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16. Each line of the table is
+measured in its own process. MFU counts only useful operations. It excludes recomputation by
+rematerialisation, attention between documents, and everything except matrix products; see
+`pretraining/cost.py`. Without --rows, rows consist of random documents.
 
-Figures of a CPU say nothing about a GPU; the table names the device.
+CPU figures are not comparable with GPU figures; the table names the device.
 """
 
 import argparse
@@ -45,10 +44,10 @@ SIZES = {  # layers, hidden size, heads, vocabulary
     "large": (24, 1024, 16, 50_000),
 }
 
-# Names of kernels that multiply matrices, attention's among them; check them by --kernels.
+# Names of matrix-product kernels, including attention. --kernels lists the names to check.
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
 
-PEAKS = {  # FLOP/s by a part of a device's name; the first match counts
+PEAKS = {  # FLOP/s by a substring of the device's name; the first match counts
     "B200": 2250e12,
     "GH200": 989e12,
     "H200": 989e12,
@@ -75,20 +74,20 @@ PEAKS = {  # FLOP/s by a part of a device's name; the first match counts
     "V100": 125e12,
     "T4": 65e12,
 }
-"""Peak of dense bfloat16 matrix products with float32 sums, from data sheets; of float16 for V100
-and T4, which lack bfloat16."""
+"""Peak of dense bfloat16 matrix products with float32 accumulation, from data sheets. V100 and T4
+lack bfloat16: theirs is the peak of float16."""
 
 _ANOTHER = r"(?![A-Za-z0-9])(?! (?:Ti|D|SUPER|Laptop)\b)"
-"""After a match there must be nothing that makes it another device: A10G, 4090 Laptop."""
+"""Must match after the name, to exclude other devices with the same prefix: A10G, 4090 Laptop."""
 
-# Names of cuDNN's kernels of attention.
+# Names of cuDNN's attention kernels.
 CUDNN = re.compile("fmha|flash|sdpa")
 
 MASKED = 0.15
-TOKENS = 131_072  # of the first batch that is tried
-SAVED_TOKENS = 262_144  # of each length, in a file of rows
+TOKENS = 131_072  # in the first batch tried when searching for the largest
+SAVED_TOKENS = 262_144  # for each length in a file of rows
 LENGTHS = [512, 1536, 4096, 8192]
-DOCUMENT = 300  # tokens of one by chance, the median of a lognormal distribution
+DOCUMENT = 300  # median length of a random document in tokens (lognormal distribution)
 STEPS, ROUNDS, TRACED = 10, 5, 3
 
 
@@ -99,35 +98,38 @@ class Case:
     size: str
     length: int
     batch: int
-    """Rows of a step; 0 stands for as many as fit."""
+    """Rows of a step; 0: as many as fit."""
     dropout: float = 0.1
-    """Of hidden states."""
+    """Dropout of hidden states."""
     attention_dropout: float | None = None
-    """Of attention's weights. Default: as of hidden states."""
+    """Dropout of attention weights. Default: the dropout of hidden states."""
     attention: Literal["auto", "plain"] = "auto"
-    """By the device's own kernel, or by matrix products and softmax."""
+    """auto: the device's fused kernel; plain: matrix products and softmax."""
     rematerialize: bool = False
     dtype: str = "mixed_bfloat16"
     rows: str | None = None
-    """File of real rows, as --make-rows writes it."""
+    """File of real rows, written by --make-rows."""
     model: str = "ours"
-    """Or what of transformers: "roformer" or "bert"."""
+    """"ours", or a model of transformers: one of PEERS."""
 
     @property
     def dropped(self) -> tuple[float, float]:
-        """Both rates, of hidden states and of attention's weights."""
+        """The dropout rates of hidden states and of attention weights."""
         return self.dropout, (
             self.dropout if self.attention_dropout is None else self.attention_dropout
         )
 
 
 def predictions(length: int) -> int:
-    """Masked positions of a row, as `pretrain` has them: [CLS] and [SEP] are never masked."""
+    """Return the number of masked positions of a row, as in `pretrain`.
+
+    [CLS] and [SEP] are never masked.
+    """
     return max(1, int(MASKED * (length - 2)))
 
 
 def architecture(case: Case) -> RoFormerConfig:
-    """What is trained."""
+    """Return the config of the model to train."""
     layers, hidden, heads, vocabulary = SIZES[case.size]
     return RoFormerConfig(
         vocab_size=vocabulary,
@@ -141,7 +143,7 @@ def architecture(case: Case) -> RoFormerConfig:
 
 
 def model_flops(case: Case) -> float:
-    """Operations of a step, as `step_flops` counts them, of what the documents see alone."""
+    """Return the FLOPs of a step by `step_flops`, with attention only within documents."""
     _, sequence_ids = rows_of(case)
     predicted = predictions(case.length)
     keys = keys_seen(sequence_ids)
@@ -149,19 +151,19 @@ def model_flops(case: Case) -> float:
 
 
 def keys_seen(sequence_ids: np.ndarray) -> float:
-    """How many keys a query of rows (B, T) sees in the mean, one of padding none."""
+    """Return the mean number of keys that a query of rows (B, T) attends to; padding has none."""
     lengths = [np.bincount(row[row > 0]).astype("float64") for row in sequence_ids]
     return float(sum((x**2).sum() for x in lengths)) / sequence_ids.size
 
 
 def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens and documents of a batch, (B, T) int32 each: real rows, or documents by chance."""
+    """Return token ids and document ids of a batch, (B, T) int32 each: real rows or random ones."""
     if case.rows:
         with np.load(case.rows) as file:
             actual = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
-        picked = np.arange(case.batch) % len(actual[0])
+        indices = np.arange(case.batch) % len(actual[0])
         vocabulary = SIZES[case.size][3]
-        return actual[0][picked].astype(np.int32) % vocabulary, actual[1][picked].astype(np.int32)
+        return actual[0][indices].astype(np.int32) % vocabulary, actual[1][indices].astype(np.int32)
     rng = np.random.default_rng(0)
     shape = (case.batch, case.length)
     tokens = rng.integers(1, SIZES[case.size][3], shape, np.int32)
@@ -169,13 +171,13 @@ def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     begins = np.zeros(shape, np.int32)
     for row in begins:
         lengths = np.maximum(3, rng.lognormal(np.log(middle), 0.8, case.length)).astype("int64")
-        places = np.cumsum(lengths)
-        row[places[places < case.length]] = 1
+        starts = np.cumsum(lengths)
+        row[starts[starts < case.length]] = 1
     return tokens, 1 + np.cumsum(begins, axis=1, dtype=np.int32)
 
 
 def make_rows(target: Path) -> None:
-    """Write rows of real text of each length: the demo's corpus, as `prepare` packs it."""
+    """Write rows of each length: the demo's corpus, packed by `prepare`."""
     from pretrain.demo.corpus import write_corpus
     from roformer_tf.cli import main as roformer_tf
     from roformer_tf.corpus.packing import DOCUMENT as CHANNEL
@@ -205,7 +207,7 @@ def make_rows(target: Path) -> None:
 
 
 def compiled_model(case: Case) -> Any:
-    """The model with pretraining's optimizer and loss."""
+    """Return the model, compiled with pretraining's optimizer and loss."""
     import keras
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -225,16 +227,16 @@ def compiled_model(case: Case) -> Any:
 
 
 def batches(case: Case) -> Iterator[Any]:
-    """One batch for ever, as `data.batches` makes them."""
+    """Yield the same batch forever, in the form of `data.batches`."""
     inputs = masked_rows(case)
-    labels = inputs["labels"]  # so that the model itself computes the losses, and gives no logits
+    labels = inputs["labels"]  # also an input: the model then computes the losses without logits
     weights = np.ones(labels.shape, np.float32)
     while True:
         yield inputs, labels, weights
 
 
 def masked_rows(case: Case) -> dict[str, np.ndarray]:
-    """A batch's rows, with the positions that are predicted, none of them padding, and labels."""
+    """Return a batch's rows with labels and the masked positions, none of which is padding."""
     tokens, sequence_ids = rows_of(case)
     rng = np.random.default_rng(1)
     count = predictions(case.length)
@@ -249,7 +251,7 @@ def masked_rows(case: Case) -> dict[str, np.ndarray]:
 
 
 def step_seconds(model: Any, case: Case, steps: int, rounds: int) -> float:
-    """Median over rounds of a step's time in `fit`; each round waits for its last step."""
+    """Return the median over rounds of a step's time in `fit`; a round waits for its last step."""
     import keras
 
     class Clock(keras.callbacks.Callback):
@@ -266,12 +268,12 @@ def step_seconds(model: Any, case: Case, steps: int, rounds: int) -> float:
 
 
 def fit(model: Any, case: Case, steps: int, rounds: int = 1, callbacks: Any = None) -> None:
-    """Train on the one batch."""
+    """Train on the same batch in every step."""
     model.fit(batches(case), steps_per_epoch=steps, epochs=rounds, callbacks=callbacks, verbose=0)
 
 
 def kernel_seconds(model: Any, case: Case, steps: int) -> dict[str, float]:
-    """Seconds of each kernel in one step, longest first; JAX's profiler traces a few."""
+    """Return the seconds of each kernel in one step, longest first, traced by JAX's profiler."""
     import jax
 
     with tempfile.TemporaryDirectory() as folder:
@@ -286,7 +288,7 @@ def kernel_seconds(model: Any, case: Case, steps: int) -> dict[str, float]:
 
 
 def device_events(trace: Any) -> Iterator[tuple[str, float]]:
-    """Kernels and their nanoseconds: of a GPU's streams, or of the CPU's XLA threads."""
+    """Yield kernels and their nanoseconds, from a GPU's streams or the CPU's XLA threads."""
     planes = [plane for plane in trace.planes if plane.name.startswith("/device:GPU")]
     on_gpu = bool(planes)
     for plane in planes or [plane for plane in trace.planes if plane.name == "/host:CPU"]:
@@ -297,7 +299,7 @@ def device_events(trace: Any) -> Iterator[tuple[str, float]]:
 
 
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Train some steps: the figures of the table."""
+    """Train some steps and return the figures of the table."""
     import jax
     import keras
 
@@ -324,12 +326,12 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 
 def attention_of(kernels: Any) -> str:
-    """What attention ran by."""
+    """Return the implementation of attention that ran: "cuDNN" or "plain"."""
     return "cuDNN" if any(map(CUDNN.search, kernels)) else "plain"
 
 
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
-    """Measure in a process of its own; None if the case does not fit into memory."""
+    """Measure in a separate process. Returns None if the case does not fit into memory."""
     program = ["benchmarks.gpu", "--case"] if case.model == "ours" else ["benchmarks.peers.gpu"]
     arguments = [json.dumps(dataclasses.asdict(case)), str(steps), str(rounds)]
     done = subprocess.run(
@@ -347,7 +349,7 @@ def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
 
 
 def largest(case: Case, steps: int, rounds: int) -> tuple[Case, dict[str, Any] | None]:
-    """Measure with the batch asked for, or with the largest power of two that fits."""
+    """Measure with the given batch size, or with the largest power of two that fits."""
     tried = case
     if not case.batch:
         tried = dataclasses.replace(
@@ -361,9 +363,9 @@ def largest(case: Case, steps: int, rounds: int) -> tuple[Case, dict[str, Any] |
 
 
 def peak_flops(name: str | None) -> float | None:
-    """Peak operations per second of the device with this name; None if it is unknown.
+    """Return the peak FLOP/s of the device with this name, or None if it is unknown.
 
-    A part of a GPU (MIG) has a lower peak than the GPU, so it is unknown, too.
+    A partition of a GPU (MIG) has a lower peak than the GPU, so it is unknown too.
     """
     if name is None or re.search(r"\bMIG\b", name):
         return None
@@ -378,12 +380,12 @@ HEADER = (
 
 
 def row(case: Case, result: dict[str, Any] | None, peak: float | None) -> str:
-    """One line of the markdown table; what could not be measured is a dash."""
+    """Return one line of the Markdown table, with dashes for values that were not measured."""
     dropped = "{:g}/{:g}".format(*case.dropped)
     cells = [case.model, case.size, f"{case.length:,}", str(case.batch), dropped]
     if result is None:
-        asked = [case.attention, _switch(case.rematerialize), "does not fit"]
-        return _line([*cells, *asked, *["–"] * 5])
+        settings = [case.attention, _switch(case.rematerialize), "does not fit"]
+        return _line([*cells, *settings, *["–"] * 5])
     share = result["flops/s"] / peak if peak else None
     memory = result["memory"]
     return _line(
@@ -412,101 +414,103 @@ def _percent(share: float | None) -> str:
 
 
 def rates(text: str) -> tuple[float, float | None]:
-    """0.1 → of hidden states and attention; 0.1/0 → of hidden states, of attention."""
+    """Parse dropout rates: 0.1 for both, or 0.1/0 for hidden states and attention weights."""
     hidden, _, attention = text.partition("/")
     return float(hidden), float(attention) if attention else None
 
 
 def arguments() -> argparse.Namespace:
-    """What is asked for."""
+    """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["base", "large"])
-    parser.add_argument("--lengths", nargs="+", type=int, help="default: 512 to 8,192; of tiny, 64")
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, help="default: 512 to 8,192; for tiny: 64"
+    )
     parser.add_argument("--batch", type=int, default=0, help="rows; default: as many as fit")
     parser.add_argument(
         "--dropout",
         nargs="+",
         type=rates,
         default=[(0.0, None), (0.1, None)],
-        help="0.1, or 0.1/0 for that of hidden states and that of attention",
+        help="0.1 for both, or 0.1/0 for hidden states and attention weights",
     )
     parser.add_argument("--attention", nargs="+", choices=["auto", "plain"], default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
-    parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows, and end")
+    parser.add_argument("--rows", help="file written by --make-rows; default: random rows")
+    parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows and exit")
     parser.add_argument(
         "--models",
         nargs="+",
         choices=["ours", *PEERS],
         default=["ours"],
-        help="ours, and those of transformers that are trained on the same rows",
+        help="ours, and models of transformers on the same rows",
     )
     parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
-    parser.add_argument("--peak", type=float, help="the device's FLOP/s, where its name is unknown")
-    parser.add_argument("--kernels", action="store_true", help="list the longest kernels too")
+    parser.add_argument("--peak", type=float, help="the device's FLOP/s, if its name is unknown")
+    parser.add_argument("--kernels", action="store_true", help="also list the longest kernels")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-# Models of transformers: each token sees the whole row, or, isolated, its document alone.
+# Models of transformers. A token attends to the whole row, or to its document only (isolated).
 PEERS = ["bert", "bert isolated", "roformer", "roformer isolated"]
 
 
-def cases(asked: argparse.Namespace) -> Iterator[Case]:
-    """All combinations that were asked for, each followed by its rivals."""
-    for size, (hidden, attention) in itertools.product(asked.size, asked.dropout):
+def cases(args: argparse.Namespace) -> Iterator[Case]:
+    """Yield all requested combinations, each followed by the other models."""
+    for size, (hidden, attention) in itertools.product(args.size, args.dropout):
         tiny = size == "tiny"
-        for length in asked.lengths or ([64] if tiny else LENGTHS):
-            shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
-            case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
-            for model in asked.models:
+        for length in args.lengths or ([64] if tiny else LENGTHS):
+            shared = {"batch": args.batch or 4 * tiny, "dropout": hidden, "rows": args.rows}
+            case = Case(size, length, **shared, attention_dropout=attention, dtype=args.dtype)
+            for model in args.models:
                 if model == "ours":
-                    for form, remat in itertools.product(asked.attention, asked.remat):
+                    for form, remat in itertools.product(args.attention, args.remat):
                         yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
                 else:
                     yield dataclasses.replace(case, model=model)
 
 
-def report(asked: argparse.Namespace) -> None:
-    """Measure and print the table, line by line."""
+def report(args: argparse.Namespace) -> None:
+    """Measure the cases and print the table line by line."""
     device = None
-    for case in cases(asked):
+    for case in cases(args):
         steps, rounds = (3, 2) if case.size == "tiny" else (STEPS, ROUNDS)
         tried, result = largest(case, steps, rounds)
         if result and device is None:
             device = result["device"]
-            print(f"{described(asked, result)}, medians of {rounds} × {steps} steps\n\n{HEADER}")
-        print(row(tried, result, asked.peak or peak_flops(device)), flush=True)
-        if result and asked.kernels:
+            print(f"{description(args, result)}, medians of {rounds} × {steps} steps\n\n{HEADER}")
+        print(row(tried, result, args.peak or peak_flops(device)), flush=True)
+        if result and args.kernels:
             for name, seconds in result["kernels"]:
                 print(f"    {1e3 * seconds:8.2f} ms  {name[:100]}", flush=True)
 
 
-def described(asked: argparse.Namespace, result: dict[str, Any]) -> str:
-    """What was measured on what, and when."""
+def description(args: argparse.Namespace, result: dict[str, Any]) -> str:
+    """Return the device, versions, date, dtype and kind of rows, as text."""
     device = result["device"]
     if device == "cpu":
-        device = "A processor: nothing here is a figure of a GPU"
-    rows = f"real rows ({asked.rows})" if asked.rows else "rows by chance"
+        device = "CPU (not comparable with GPU figures)"
+    rows = f"real rows ({args.rows})" if args.rows else "random rows"
     day = datetime.date.today().isoformat()
-    return f"{device}; {result['versions']}, {day}; {asked.dtype}, {rows}"
+    return f"{device}; {result['versions']}, {day}; {args.dtype}, {rows}"
 
 
 def main() -> None:
-    """Measure what is asked for."""
+    """Write rows, measure one case, or print the table, depending on the flags."""
     os.environ["KERAS_BACKEND"] = "jax"
-    asked = arguments()
-    if asked.device == "cpu":
+    args = arguments()
+    if args.device == "cpu":
         os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    if asked.make_rows:
+    if args.make_rows:
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        make_rows(asked.make_rows)
-    elif asked.case:
-        case, steps, rounds = asked.case
+        make_rows(args.make_rows)
+    elif args.case:
+        case, steps, rounds = args.case
         print(json.dumps(measure(Case(**json.loads(case)), int(steps), int(rounds))))
     else:
-        report(asked)
+        report(args)
 
 
 if __name__ == "__main__":

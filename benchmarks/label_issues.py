@@ -1,12 +1,12 @@
-"""How many of the labels that `label_issues.tsv` doubts are wrong, on data with planted errors.
+"""Precision of the label errors listed in `label_issues.tsv`, on data with planted errors.
 
     python -m benchmarks.label_issues --data sentiment --checkpoint MODEL --output runs/doubt
 
 Changes 5 % of the labels of train, valid and test to another label, fine-tunes, and compares the
-list with what was changed. Prints precision at 20 and at 50 as JSON: of the list, and, to show
-what the agreement of the baseline is for, of the model alone. Labels that were wrong before count
-as right here, so the figures are lower bounds. `--data` is a folder with train.tsv.gz, valid.tsv.gz
-and test.tsv.gz, such as that of benchmarks/sentiment/README.md.
+list with the changed labels. Prints precision at 20 and at 50 as JSON: of the list, which needs
+the baseline to agree, and of the model alone, to show the effect of that condition. Labels that
+were wrong before count as correct, so the figures are lower bounds. `--data` is a folder with
+train.tsv.gz, valid.tsv.gz and test.tsv.gz, such as that of benchmarks/sentiment/README.md.
 """
 
 import csv
@@ -32,7 +32,7 @@ from roformer_tf.tasks.probabilities import find_label_issues
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SETS = ("train", "valid", "test")
-# Of the list, from its top.
+# Depths k of precision@k.
 DEPTHS = (20, 50)
 
 
@@ -43,18 +43,18 @@ class LabelIssuesBenchmark:
     data: Path
     """Folder with train.tsv.gz, valid.tsv.gz and test.tsv.gz: text and label."""
     checkpoint: str
-    """What to fine-tune; it has to become better than TF-IDF."""
+    """Checkpoint to fine-tune; it has to become better than TF-IDF."""
     output: Path
     """Folder for the planted data and the run."""
     rate: float = 0.05
-    """Share of labels that are changed."""
+    """Fraction of labels to change."""
     epochs: int = 3
     learning_rate: float = 3e-4
     seed: int = 0
 
 
 def main(config: LabelIssuesBenchmark) -> None:
-    """Plant, fine-tune, measure, and print the figures."""
+    """Plant errors, fine-tune, and print the precision of both lists."""
     planted = plant(config)
     run = config.output / "run"
     paths = {name: str(config.output / f"{name}.tsv") for name in SETS}
@@ -74,9 +74,9 @@ def main(config: LabelIssuesBenchmark) -> None:
     )
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     actual = report["label_issues"]
-    listed = read_places(run / actual["file"]) if actual["file"] else []
-    examples = new_examples(paths)
-    alone = doubts_of_the_model_alone(run / "model", examples)
+    listed = read_line_numbers(run / actual["file"]) if actual["file"] else []
+    examples = unseen_examples(paths)
+    model_only = model_only_issues(run / "model", examples)
     changed = planted["valid"]
     figures = {
         "checked": len(examples),
@@ -85,13 +85,16 @@ def main(config: LabelIssuesBenchmark) -> None:
         "model": report[report["judged"]]["accuracy"],
         "baseline": report["baseline"][report["judged"]]["accuracy"],
         "list": precision(listed, changed),
-        "model_alone": precision(alone, changed),
+        "model_alone": precision(model_only, changed),
     }
     print(json.dumps(figures, indent=2))
 
 
 def plant(config: LabelIssuesBenchmark) -> dict[str, set[int]]:
-    """Write the sets with changed labels; → by set, the lines that were changed, from 2."""
+    """Write the sets with changed labels; return the changed line numbers of each set.
+
+    Line 1 is the header, so the numbers start at 2.
+    """
     rng = np.random.default_rng(config.seed)
     config.output.mkdir(parents=True, exist_ok=True)
     changed: dict[str, set[int]] = {}
@@ -110,21 +113,21 @@ def plant(config: LabelIssuesBenchmark) -> dict[str, set[int]]:
 
 
 def read_rows(path: Path) -> list[tuple[str, str]]:
-    """Text and label of each line after the header."""
+    """Return the text and label of each line after the header."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         next(lines)
         return [(text, label) for text, label in (x.rstrip("\n").rsplit("\t", 1) for x in lines)]
 
 
-def read_places(path: Path) -> list[int]:
-    """Line numbers of a list, the most doubtful first."""
+def read_line_numbers(path: Path) -> list[int]:
+    """Return the line numbers listed in label_issues.tsv, most doubtful first."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [int(row["place"].rpartition(":")[2]) for row in rows]
 
 
-def new_examples(paths: Mapping[str, str]) -> list[Example]:
-    """The validation examples whose texts are not in training; the place is the line."""
+def unseen_examples(paths: Mapping[str, str]) -> list[Example]:
+    """Return the validation examples whose texts are not in training; `place` is the line."""
     train, valid = (
         [line.split("\t") for line in Path(paths[name]).read_text(encoding="utf-8").split("\n")]
         for name in ("train", "valid")
@@ -137,8 +140,8 @@ def new_examples(paths: Mapping[str, str]) -> list[Example]:
     ]
 
 
-def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list[int]:
-    """Lines of examples whose label the model doubts, whatever the baseline predicts."""
+def model_only_issues(folder: Path, examples: Sequence[Example]) -> list[int]:
+    """Return the lines whose label the model doubts, whatever the baseline predicts."""
     opened = open_finetuned(folder, precision="float32")
     predictions = opened.predict(examples)
     issues = find_label_issues(*calibrated(opened.task, examples, predictions))
@@ -146,7 +149,7 @@ def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list
 
 
 def precision(listed: Sequence[int], changed: set[int]) -> dict[str, Any]:
-    """How many are listed, and which share of the first was changed."""
+    """Return the length of the list and its precision at each depth that it reaches."""
     shares = {
         f"precision_at_{depth}": sum(line in changed for line in listed[:depth]) / depth
         for depth in DEPTHS

@@ -1,12 +1,12 @@
-"""Memory of a pretraining step by length and batch, with rematerialisation and without.
+"""Memory of a pretraining step by length and batch size, with and without rematerialisation.
 
     python -m benchmarks.memory                        on TensorFlow, the default backend
-    KERAS_BACKEND=jax python -m benchmarks.memory      on JAX; of a GPU, the device's memory
+    KERAS_BACKEND=jax python -m benchmarks.memory      on JAX; on a GPU, the device's memory
     python -m benchmarks.memory --sizes base --lengths 512 --batches 2 4
 
-Every figure is a process of its own that trains a few steps: on a CPU its largest resident
-size, libraries and optimizer included, on a GPU the most that was allocated there. A process that
-grows beyond --limit is ended: "does not fit".
+Each figure is measured in a separate process that trains a few steps. On a CPU it is the peak
+resident size, including libraries and optimizer; on a GPU, the peak of allocated memory. A process
+that exceeds --limit is killed and reported as "does not fit".
 """
 
 import argparse
@@ -22,11 +22,11 @@ from typing import Any
 
 from benchmarks.gpu import SIZES, Case, compiled_model, step_seconds
 
-TOKENS = 4096  # of a step, where no batch is given
+TOKENS = 4096  # of a step if no batch size is given
 
 
 def measure(case: Case) -> dict[str, Any]:
-    """Train a few steps; give the seconds of one and the bytes."""
+    """Train a few steps; return the seconds of a step, the peak memory and the dtype."""
     from roformer_tf.training.devices import choose_precision
 
     case = dataclasses.replace(case, dtype=choose_precision("auto"))
@@ -35,7 +35,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def peak_bytes() -> int:
-    """The peak memory of this process: the device's, or its own on a CPU."""
+    """Return the peak memory of the device, or of this process on a CPU."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -47,7 +47,7 @@ def peak_bytes() -> int:
 
 
 def isolated(case: Case, limit: float) -> dict[str, Any] | None:
-    """Measure in a process of its own; None if it would take more than so many gigabytes."""
+    """Measure in a separate process. Returns None if it exceeds `limit` gigabytes."""
     command = [sys.executable, "-m", "benchmarks.memory", "--case"]
     process = subprocess.Popen(
         [*command, json.dumps(dataclasses.asdict(case))], stdout=subprocess.PIPE, text=True
@@ -65,7 +65,7 @@ def isolated(case: Case, limit: float) -> dict[str, Any] | None:
 
 
 def resident_bytes(process: int) -> int:
-    """Memory that a process has now, as Linux reports it; 0 once it has ended."""
+    """Return a process's current resident memory (Linux), or 0 after it has ended."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):
@@ -74,7 +74,7 @@ def resident_bytes(process: int) -> int:
 
 
 def row(case: Case, kept: dict[str, Any] | None, again: dict[str, Any] | None) -> str:
-    """One line of the markdown table: memory and time, all kept and recomputed."""
+    """Return one line of the Markdown table: memory and time without and with recomputation."""
     cells = [case.size, f"{case.length:,}", str(case.batch)]
     for result in (kept, again):
         cells.append(f"{result['memory'] / 1e9:.1f}" if result else "does not fit")
@@ -97,17 +97,17 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--limit", type=float, default=16.0, help="gigabytes of main memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.case:
-        print(json.dumps(measure(Case(**json.loads(asked.case)))))
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measure(Case(**json.loads(args.case)))))
         return
     print(HEADER)
-    for size, length in itertools.product(asked.sizes, asked.lengths):
+    for size, length in itertools.product(args.sizes, args.lengths):
         rows = max(1, TOKENS // length)
-        for batch in asked.batches or [rows, 2 * rows]:
-            case = Case(size, length, batch, asked.dropout)
+        for batch in args.batches or [rows, 2 * rows]:
+            case = Case(size, length, batch, args.dropout)
             recomputed = dataclasses.replace(case, rematerialize=True)
-            results = (isolated(x, asked.limit) for x in (case, recomputed))
+            results = (isolated(x, args.limit) for x in (case, recomputed))
             print(row(case, *results), flush=True)
 
 

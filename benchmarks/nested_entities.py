@@ -1,15 +1,15 @@
-"""Nested entities by rule from flat ones, and how many of each level a model finds.
+"""Derive nested entities from flat ones by rule, and evaluate a model on each nesting level.
 
     python -m benchmarks.nested_entities make FOLDER OUTPUT
     python -m benchmarks.nested_entities score MODEL OUTPUT/test.jsonl
 
-`make` reads train, valid and test.conll.gz of FOLDER, with the tags LOC, and adds two labels:
+`make` reads train, valid and test.conll.gz of FOLDER, with LOC tags, and adds two labels:
 
-AREA   several places next to each other: 河北省 + 石家庄市
-ORG    a place or an AREA, and a word for an organization after it: 北京 + 市委, 上海 + 电视台
+AREA   several adjacent places: 河北省 + 石家庄市
+ORG    a place or an AREA followed by a word for an organization: 北京 + 市委, 上海 + 电视台
 
-So an ORG may hold an AREA, which holds places. Of all sentences every fifth is for the test, every
-tenth for validation.
+So an ORG may contain an AREA, which contains places. One sentence in five is for the test set, one
+in ten for the validation set.
 """
 
 import gzip
@@ -27,7 +27,7 @@ AFTER_PLACE = re.compile(
 
 
 def flat(lines):
-    """A sentence of CoNLL → its text and entities [label, start, end]."""
+    """Return the text and the entities [label, start, end] of a CoNLL sentence."""
     units, tags = zip(*(line.split() for line in lines), strict=True)
     entities = []
     for i, tag in enumerate(tags):
@@ -40,7 +40,7 @@ def flat(lines):
 
 
 def nested(text, entities):
-    """The entities, with the outer ones of the rule."""
+    """Return the entities and the outer entities that the rule adds."""
     outer = []
     places = [entity for entity in entities if entity[0] == "LOC"]
     covered = [range(start, end) for _, start, end in entities]
@@ -79,34 +79,34 @@ def make(folder, output):
 
 
 def as_tuple(entity):
-    """Label, start and end."""
+    """Return label, start and end."""
     return entity["label"], entity["start"], entity["end"]
 
 
 def levels(entities):
-    """For each entity how many others contain it: 0 for outer ones, or flat ones."""
+    """Map each entity to the number of entities that contain it (0: outermost)."""
     spans = set(entities)
     return {x: sum(y[1] <= x[1] and x[2] <= y[2] and y[1:] != x[1:] for y in spans) for x in spans}
 
 
 def score(model, path):
-    """Print precision, recall and F1 by level, the predicted ones with levels of their own."""
+    """Print counts and F1 by level; predicted entities get their levels from the prediction."""
     import roformer_tf
 
     rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
     predictions = roformer_tf.load(model)([row["text"] for row in rows])
     right, gold, predicted = Counter(), Counter(), Counter()
     for row, prediction in zip(rows, predictions, strict=True):
-        wanted = levels(map(as_tuple, row["entities"]))
-        given_levels = levels(map(as_tuple, prediction["spans"]))
-        nests = any(wanted.values())
-        for counts, spans in ((gold, wanted), (predicted, given_levels)):
+        gold_levels = levels(map(as_tuple, row["entities"]))
+        predicted_levels = levels(map(as_tuple, prediction["spans"]))
+        nests = any(gold_levels.values())
+        for counts, spans in ((gold, gold_levels), (predicted, predicted_levels)):
             for level in spans.values():
                 counts[f"level {level}"] += 1
                 counts["all"] += 1
                 counts["all, of sentences with nested entities"] += nests
-        for span, level in wanted.items():
-            if span in given_levels:
+        for span, level in gold_levels.items():
+            if span in predicted_levels:
                 right[f"level {level}"] += 1
                 right["all"] += 1
                 right["all, of sentences with nested entities"] += nests

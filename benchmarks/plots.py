@@ -1,4 +1,4 @@
-"""Plots of what was measured, as PNG."""
+"""Plots of the measurements, as PNG."""
 
 import statistics
 from pathlib import Path
@@ -20,7 +20,7 @@ NAMES = {
 
 
 def draw(results: Results, folder: Path) -> None:
-    """Draw what there are measurements of."""
+    """Draw the plot of each case that has measurements."""
     for case, plot in DRAWN.items():
         records = results.of(case)
         if records:
@@ -29,9 +29,9 @@ def draw(results: Results, folder: Path) -> None:
 
 
 def ratios(records: list[Record]) -> "Figure":
-    """How many times as fast as each contender the step is, by shape."""
+    """Plot the time of each contender divided by ours, by shape."""
     names = list(dict.fromkeys(row["name"] for r in records for row in r["rows"][1:]))
-    names.sort(key=LIMIT.__eq__)  # last
+    names.sort(key=LIMIT.__eq__)  # the limit comes last
     figure, (axis,) = _figure(1, height=0.8 * len(records) + 1)
     height = 0.8 / len(names)
     for number, name in enumerate(names):
@@ -51,7 +51,7 @@ def ratios(records: list[Record]) -> "Figure":
 
 
 def growth_of_step(records: list[Record]) -> "Figure":
-    """Tokens a second against length, batch, layers and vocabulary."""
+    """Plot tokens/s against length, batch size, layers and vocabulary size."""
     figure, axes = _figure(len(records), height=3)
     for axis, record in zip(axes, records, strict=True):
         rows = [row for row in record["rows"] if row["seconds"]]
@@ -66,7 +66,7 @@ def growth_of_step(records: list[Record]) -> "Figure":
 
 
 def growth_of_preparation(records: list[Record]) -> "Figure":
-    """Seconds and memory against the size of the corpus."""
+    """Plot seconds and memory against the size of the corpus."""
     figure, axes = _figure(2, height=3.5)
     sizes = [r["shape"]["megabytes"] for r in records]
     memory = [r["rows"][0]["facts"].get("peak_memory", 0) / 1e6 for r in records]
@@ -88,7 +88,7 @@ DRAWN = {
 
 
 def _figure(columns: int, height: float) -> "tuple[Figure, list[Any]]":
-    """A figure of axes side by side, without a window."""
+    """Return a figure (without a window) and its axes, side by side."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, height), layout="constrained")

@@ -1,11 +1,11 @@
-"""Rotary positions compared with learned, sinusoidal, T5's and no positions; all else is equal.
+"""Compare rotary positions with learned, sinusoidal, T5's and no positions, all else equal.
 
     python -m benchmarks.positions --corpus 'data/*.jsonl' --output runs/positions --seeds 3
 
 OUTPUT/rows/              the text, prepared once for all runs
 OUTPUT/settings.yaml      every setting; usable as --config
 OUTPUT/architectures/     rotary.json, learned.json, …
-OUTPUT/runs/rotary-0/     one run of `pretrain` for each kind of positions and each seed, …
+OUTPUT/runs/rotary-0/     … one run of `pretrain` for each kind of positions and each seed
 OUTPUT/comparison.json    the figures, also as comparison.md, comparison.html and comparison.png
 """
 
@@ -53,7 +53,7 @@ from roformer_tf.usage import from_words
 PROGRAM = "python -m benchmarks.positions"
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
-# What each kind of positions changes in the architecture.
+# Architecture settings of each kind of positions.
 CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "rotary": {},
     "partial-rotary": {"rotary_share": 0.25},  # as in GPT-NeoX
@@ -114,7 +114,7 @@ class ComparisonConfig(PreparationConfig):
 
 
 def compare(config: ComparisonConfig) -> None:
-    """Train every kind of positions with every seed, and report after each seed."""
+    """Train each kind of positions with each seed, and write the report after each seed."""
     config = settle_precision(config)
     check_output(config, ("positions", "seeds", *MAY_CHANGE))
     output = Path(config.output)
@@ -143,14 +143,14 @@ def _prepared_rows(config: ComparisonConfig) -> Path:
 def _run_config(
     config: ComparisonConfig, name: PositionName, seed: int, rows: Path
 ) -> PretrainConfig:
-    """The settings of one run. Writes its architecture."""
+    """Return the settings of one run, and write its architecture."""
     architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json")).replace(
         **CHANGES[name]
     )
     masking = config.masking
     if config.objective == "causal":
         architecture = architecture.replace(attention_type="causal")
-        if masking == MaskingConfig(mask_rate=0.2):  # our default is not a flag of the user
+        if masking == MaskingConfig(mask_rate=0.2):  # our default; the user set no flag
             masking = MaskingConfig()
     file = Path(config.output, "architectures", f"{name}.json")
     file.parent.mkdir(exist_ok=True)
@@ -173,11 +173,11 @@ def _run_config(
 
 
 def _result(run: PretrainConfig) -> dict[str, Any]:
-    """Train, unless that is done, and read the figures from the run's folder."""
+    """Train unless the run is finished, and return its figures."""
     output = Path(run.output)
     if (output / RESULT).exists():
         return dict(json.loads((output / RESULT).read_text("utf-8")))
-    # A process of its own for each run: its peak memory does not include an earlier run's.
+    # A separate process for each run, so that peak memory does not include earlier runs.
     with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
         try:
             peak = pool.submit(_train, run).result()
@@ -190,7 +190,7 @@ def _result(run: PretrainConfig) -> dict[str, Any]:
     paces = [line["tokens_per_second"] for line in read_metrics(output / METRICS_FILE)]
     tokens = run.batch_size * PreparedRows.open(str(run.rows)).length
     with safe_open(output / MODEL / "model.safetensors", "numpy") as weights:
-        # The layout of transformers saves rotation's constant table, too: no parameters.
+        # The layout of transformers includes the constant rotary table, which has no parameters.
         names = [name for name in weights.keys() if "embed_positions" not in name]  # noqa: SIM118
         shapes = [weights.get_slice(name).get_shape() for name in names]
     result = {
@@ -207,11 +207,11 @@ def _result(run: PretrainConfig) -> dict[str, Any]:
 
 
 def _train(run: PretrainConfig) -> int | None:
-    """Run `pretrain`; return the peak memory of this process in bytes, where Linux reports it."""
+    """Run `pretrain`; return this process's peak memory in bytes, or None except on Linux."""
     from roformer_tf.pretraining.command import pretrain
 
     pretrain(run)
-    status = Path("/proc/self/status")  # getrusage would include what the parent process held
+    status = Path("/proc/self/status")  # getrusage would include the parent's memory
     if not status.exists():
         return None
     lines = status.read_text("utf-8").splitlines()
@@ -221,7 +221,7 @@ def _train(run: PretrainConfig) -> int | None:
 def _report(
     config: ComparisonConfig, results: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> dict[str, Any]:
-    """The content of comparison.json; differences are from the loss of the first kind."""
+    """Return the content of comparison.json; differences are from the loss of the first kind."""
     positions: dict[str, dict[str, Any]] = {}
     baseline = config.positions[0]
     seeds = len(results[config.positions[-1]])
@@ -256,7 +256,7 @@ def _report(
 
 
 def seed_interval(gaps: Any) -> list[float]:
-    """The 95 % interval of the mean of paired differences (S,), one of each seed (Student's t)."""
+    """Return the 95 % interval (Student's t) of the mean of paired differences (seeds,)."""
     interval = ttest_1samp(gaps, 0).confidence_interval()
     return [float(interval.low), float(interval.high)]
 
@@ -316,7 +316,7 @@ img { max-width: 100%; margin-top: 1rem; }
 
 
 def _result_in_words(interval: Sequence[float] | None) -> str:
-    """What a 95 % interval of the difference to the baseline's loss shows."""
+    """Describe the 95 % interval of the difference from the baseline's loss."""
     if interval is None:
         return ""
     low, high = interval
@@ -324,7 +324,7 @@ def _result_in_words(interval: Sequence[float] | None) -> str:
 
 
 def _cells(name: str, figures: Mapping[str, Any]) -> list[str]:
-    """A table row of one kind of positions."""
+    """Return the table row of one kind of positions."""
     interval, memory = figures.get("interval"), figures["peak_memory"]
     return [
         name,
@@ -359,7 +359,7 @@ def _plot(report: Mapping[str, Any], target: Path) -> None:
 
 
 def main(words: list[str]) -> int:
-    """Run the comparison that the flags ask for; return the exit code."""
+    """Run the comparison with these flags; return the exit code."""
     try:
         compare(from_words(ComparisonConfig, words, PROGRAM))
     except InputError as error:

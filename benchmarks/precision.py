@@ -3,7 +3,7 @@
     python -m benchmarks.precision                 300 steps, three seeds, about ten minutes
     python -m benchmarks.precision --steps 40      quicker
 
-Writes plots/precision.png and prints the table: bfloat16 is as good where the two precisions differ
+Writes plots/precision.png and prints the table. bfloat16 is as good as float32 if the two differ
 by less than the seeds do.
 """
 
@@ -25,21 +25,21 @@ from roformer_tf.files import temporary_file
 from roformer_tf.training.run_files import read_metrics
 
 PLOT = HERE / "plots" / "precision.png"
-LINES: dict[str, dict[str, Any]] = {  # the thin one is seen on top of the broad one
+LINES: dict[str, dict[str, Any]] = {  # the thin line is visible on top of the broad one
     "float32": {"color": "tab:blue", "linewidth": 3.5, "alpha": 0.4},
     "mixed_bfloat16": {"color": "black", "linewidth": 0.8},
 }
-# Share of the steps, the last ones, over which the training loss is averaged.
+# Fraction of the steps, at the end, over which the training loss is averaged.
 AVERAGED = 0.2
 
 
 class Curve(NamedTuple):
-    """What one run wrote."""
+    """Losses of one run."""
 
     steps: list[int]
     losses: list[float]
     held_out: float
-    """Its loss after the last step."""
+    """Held-out loss after the last step."""
 
     @property
     def end(self) -> float:
@@ -48,7 +48,7 @@ class Curve(NamedTuple):
 
 
 def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Curve:
-    """Run `pretrain` as the demo does, and read what it wrote."""
+    """Run `pretrain` with the demo's settings and return its losses."""
     settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
     arguments = {"config": Demo.config, "rows": rows, "output": output} | settings
     _run("pretrain", arguments)
@@ -68,7 +68,7 @@ def _run(command: str, flags: dict[str, object]) -> None:
 
 
 def table(curves: dict[str, list[Curve]]) -> str:
-    """Means over the seeds, and the deviation between seeds, as Markdown."""
+    """Return a Markdown table of means and standard deviations over the seeds."""
     lines = ["| | training loss, last fifth | held-out loss |", "| --- | --- | --- |"]
     figures = {
         precision: [[curve.end for curve in each], [curve.held_out for curve in each]]
@@ -84,7 +84,7 @@ def table(curves: dict[str, list[Curve]]) -> str:
 
 
 def draw(curves: dict[str, list[Curve]], target: Path) -> None:
-    """Every run's training loss: float32 broad, bfloat16 thin."""
+    """Plot the training loss of every run: float32 as broad lines, bfloat16 as thin ones."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(9, 4.5), layout="constrained")
@@ -105,11 +105,11 @@ def draw(curves: dict[str, list[Curve]], target: Path) -> None:
 
 
 def main() -> None:
-    """Train, draw, print."""
+    """Train all runs, draw the plot and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roformer-precision-") as name:
         folder = Path(name)
         write_corpus(folder / "corpus.jsonl")
@@ -121,9 +121,9 @@ def main() -> None:
         }
         _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
         curves: dict[str, list[Curve]] = {precision: [] for precision in LINES}
-        for seed, precision in itertools.product(asked.seeds, LINES):
+        for seed, precision in itertools.product(args.seeds, LINES):
             output = folder / f"{precision}-{seed}"
-            curves[precision].append(train(rows, output, precision, seed, asked.steps))
+            curves[precision].append(train(rows, output, precision, seed, args.steps))
     draw(curves, PLOT)
     print(table(curves))
 

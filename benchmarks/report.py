@@ -1,4 +1,4 @@
-"""results.json → RESULTS.md, with its plots."""
+"""Write RESULTS.md and its plots from results.json."""
 
 import inspect
 import statistics
@@ -12,7 +12,7 @@ from benchmarks.results import Record, Results, exponent, median
 from roformer_tf.files import write_text
 
 FILE = HERE / "RESULTS.md"
-# Written by hand: what was tried, and what bounds what was missed. It ends the file.
+# Written by hand: what was tried, and the bounds of missed goals. Appended to RESULTS.md.
 NOTES = HERE / "NOTES.md"
 
 TITLES = {
@@ -34,7 +34,7 @@ TITLES = {
     "corpus_scaling": "How preparation grows",
 }
 
-# How many times as fast as each a training step with dropout shall be.
+# Goals for a training step with dropout: the contender's time over ours.
 GOALS = {"Hugging Face, stock": 4.0, "Hugging Face, tuned": 2.0, "bert4keras": 6.0, LIMIT: 0.75}
 
 HOW = """
@@ -58,7 +58,7 @@ def write_report(results: Results) -> None:
 
 
 def render(results: Results) -> str:
-    """The whole text."""
+    """Return the text of RESULTS.md."""
     parts = ["# How fast it is, compared with the alternatives", HOW, _machine(results)]
     for case, make in CASES.items():
         records = results.of(case)
@@ -70,17 +70,17 @@ def render(results: Results) -> str:
 
 
 def summary(record: Record) -> str:
-    """One measurement on a terminal."""
+    """Return one measurement as text for the terminal."""
     return "\n".join([f"{record['case']} {_shape(record)}", *map("  ".join, _cells(record))])
 
 
 def _body(case: str, records: list[Record]) -> Iterator[str]:
-    """What is written under a case's heading."""
+    """Yield the paragraphs of a case's section."""
     if case == "mlm_step":
         yield _goals(records)
     if case == "profile":
         yield _profile(records[0])
-    if case != "scaling":  # where a contender is only a size
+    if case != "scaling":  # its contenders are sizes, which need no description
         yield _contenders(records)
     yield _table(
         ["", "contender", "time", "rate", "ratio", "memory", "answer"],
@@ -93,7 +93,7 @@ def _body(case: str, records: list[Record]) -> Iterator[str]:
 
 
 def _cells(record: Record) -> Iterator[list[str]]:
-    """Of each contender: name, time, rate, ratio, memory, answer."""
+    """Yield name, time, rate, ratio, memory and answer of each contender."""
     ours = next((median(record, row["name"]) for row in record["rows"]), None)
     for row in record["rows"]:
         if row["failed"]:
@@ -112,14 +112,14 @@ def _cells(record: Record) -> Iterator[list[str]]:
 
 
 def _rate(record: Record, row: Record, seconds: float) -> str:
-    """How much work in a second."""
+    """Return the throughput of a contender, as text."""
     facts, settings = row["facts"], record["settings"] | record["shape"]
     if "operations" in facts:
         return f"{facts['operations'] / seconds / 1e12:.2f} TFLOP/s"
     if "characters" in facts:
         return f"{facts['characters'] / seconds / 1e6:.2f} M characters/s"
     if "batch" in settings or "tokens_a_step" in facts:
-        result = "new" if "new" in settings else "length"  # written, or read
+        result = "new" if "new" in settings else "length"  # generated or encoded tokens
         tokens = facts.get("tokens_a_step") or settings["batch"] * settings[result]
         return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
     if "vectors" in facts:
@@ -133,7 +133,7 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
 
 
 def _stages_of_writing(facts: dict[str, Any]) -> str:
-    """The first call, which compiles; and one token early in a text and one at its end."""
+    """Return the time of the first call (which compiles), of an early and of a late token."""
     facts_shown = []
     if "first_call" in facts:
         facts_shown.append(f"first call {_seconds(facts['first_call'])}")
@@ -144,19 +144,19 @@ def _stages_of_writing(facts: dict[str, Any]) -> str:
 
 
 def _answer(facts: dict[str, Any]) -> str:
-    """What the contender found, by which one sees that all do the same."""
+    """Return the contender's result, which shows that all contenders did the same work."""
     actual = (facts.get(key) for key in ("first_loss", "mean_of_first_feature", "tokens"))
     return next((f"{value:,}" if value > 1e3 else f"{value:.4f}" for value in actual if value), "")
 
 
 def _goals(records: list[Record]) -> str:
-    """Ratios next to their goals, by shape."""
+    """Return a table of ratios by shape, with the goals in its header."""
     names = list(GOALS)
     rows = []
     for record in records:
         ours = median(record, "ours")
-        theirs = [median(record, name) for name in names]
-        ratios = ["" if not (ours and time) else f"{time / ours:.2f}" for time in theirs]
+        times = [median(record, name) for name in names]
+        ratios = ["" if not (ours and time) else f"{time / ours:.2f}" for time in times]
         rows.append([_shape(record), *ratios])
     heads = [f"{name}, goal {goal:g}" for name, goal in GOALS.items()]
     return "How many times as fast as each; of the matrix products, the share of the limit.\n\n" + (
@@ -165,25 +165,28 @@ def _goals(records: list[Record]) -> str:
 
 
 def _profile(record: Record) -> str:
-    """Milliseconds of each group of operations, before and after."""
+    """Return a table of the milliseconds of each group of operations, before and after."""
     before, after = (row["facts"].get("milliseconds", {}) for row in record["rows"])
     total = [sum(each.values()) or 1 for each in (before, after)]
     rows = [
         [
             group,
             *(
-                f"{ms.get(group, 0):.0f} ({100 * ms.get(group, 0) / whole:.0f} %)"
-                for ms, whole in zip((before, after), total, strict=True)
+                f"{ms.get(group, 0):.0f} ({100 * ms.get(group, 0) / total_ms:.0f} %)"
+                for ms, total_ms in zip((before, after), total, strict=True)
             ),
         ]
         for group in sorted(before | after, key=lambda group: -before.get(group, 0))
     ]
-    rows.append(["all", *(f"{whole:.0f}" for whole in total)])
+    rows.append(["all", *(f"{total_ms:.0f}" for total_ms in total)])
     return _table(["operations", "before, ms", "after, ms"], rows)
 
 
 def _growth(records: list[Record]) -> str:
-    """The fitted exponent, over all sizes and over those where starting up weighs little."""
+    """Return the fitted exponent over all sizes and without the smallest.
+
+    Start-up time dominates the smallest size.
+    """
     actual = [(r["shape"]["megabytes"], median(r, "ours")) for r in records]
     points = [(size, seconds) for size, seconds in actual if seconds]
     if len(points) < 3:
@@ -193,7 +196,7 @@ def _growth(records: list[Record]) -> str:
 
 
 def _contenders(records: list[Record]) -> str:
-    """The settings of each."""
+    """Return a list of the contenders' settings."""
     about = {row["name"]: row for record in records for row in record["rows"]}
     return "\n".join(
         f"- **{name}**: {row['about'] or 'as it comes'}" for name, row in about.items()
@@ -201,7 +204,7 @@ def _contenders(records: list[Record]) -> str:
 
 
 def _machine(results: Results) -> str:
-    """Hardware, and the commits and versions of everything that ran."""
+    """Return a table of the hardware, the commits and the versions of all software."""
     records = results.measurements.values()
     versions = {f"{name} {number}" for r in records for name, number in r["software"].items()}
     commits = {record["commit"] for record in records}
@@ -214,7 +217,7 @@ def _machine(results: Results) -> str:
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table; a first cell that repeats the one above is empty."""
+    """Return a Markdown table. A first cell that repeats the one above is left empty."""
     lines = [heads, ["---"] * len(heads)]
     first = ""
     for row in rows:

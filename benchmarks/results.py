@@ -1,4 +1,4 @@
-"""What was measured: results.json, measurement by measurement."""
+"""Read and write results.json, the measurements of one machine."""
 
 import dataclasses
 import json
@@ -18,7 +18,7 @@ from roformer_tf.files import temporary_file
 
 FILE = HERE / "results.json"
 
-# {"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}.
+# A measurement: {"case", "commit", "software", "shape", "settings", "rows": [fields of Row, …]}.
 Record = dict[str, Any]
 
 
@@ -31,15 +31,15 @@ class Results:
 
     @classmethod
     def read(cls, path: Path, machine: dict[str, str]) -> "Results":
-        """What was measured before; nothing, where that was on another machine."""
+        """Read earlier measurements; those of another machine are discarded."""
         if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["machine"] == machine:
-                return cls(machine, kept["measurements"])
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["machine"] == machine:
+                return cls(machine, stored["measurements"])
         return cls(machine, {})
 
     def put(self, measurement: Measurement, rows: list[Row], commit: str) -> None:
-        """Add a measurement of the code at `commit`, or put it in the place of the one before."""
+        """Add a measurement of the code at `commit`, or replace the earlier one."""
         self.measurements[measurement.key] = {
             "case": measurement.case,
             "commit": commit,
@@ -52,18 +52,18 @@ class Results:
         }
 
     def of(self, case: str) -> list[Record]:
-        """A case's measurements, in the order in which they were first made."""
+        """Return a case's measurements, in the order in which they were first made."""
         return [record for record in self.measurements.values() if record["case"] == case]
 
     def write(self, path: Path) -> None:
-        """Keep everything."""
-        kept = {"machine": self.machine, "measurements": self.measurements}
+        """Write all measurements as JSON."""
+        stored = {"machine": self.machine, "measurements": self.measurements}
         with temporary_file(path) as temporary:
-            temporary.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", "utf-8")
+            temporary.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def this_machine() -> dict[str, str]:
-    """What the figures were measured on."""
+    """Describe this machine."""
     from roformer_tf.training.devices import describe_machine
 
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if os.name == "posix" else 0
@@ -76,7 +76,7 @@ def this_machine() -> dict[str, str]:
 
 
 def this_commit() -> str:
-    """The commit that is checked out, with "-dirty" if files differ from it; else "unknown"."""
+    """Return the current commit, with "-dirty" if files differ; "unknown" if git fails."""
     command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=7"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -85,7 +85,7 @@ def this_commit() -> str:
 
 
 def software(rows: list[Row]) -> dict[str, str]:
-    """Versions of what the contenders ran on, by package."""
+    """Return the package versions of all contenders."""
     versions: dict[str, str] = {}
     for row in rows:
         versions |= row.facts.get("versions", {})
@@ -93,13 +93,13 @@ def software(rows: list[Row]) -> dict[str, str]:
 
 
 def median(record: Record, name: str) -> float | None:
-    """Median seconds of a contender; None where it is missing or failed."""
+    """Return the median seconds of a contender, or None if it is missing or failed."""
     row = next((row for row in record["rows"] if row["name"] == name), None)
     return statistics.median(row["seconds"]) if row and row["seconds"] else None
 
 
 def exponent(sizes: list[float], seconds: list[float]) -> float:
-    """p of the best fit seconds = c · sizeᵖ: 1 is linear."""
+    """Return p of the best fit seconds = c · sizeᵖ; 1 is linear."""
     return float(np.polyfit(np.log(sizes), np.log(seconds), 1)[0])
 
 
@@ -108,7 +108,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _bfloat16_flags() -> list[str]:
-    """What Linux reports about the CPU."""
+    """Return the bfloat16 instruction sets of the CPU, as reported by Linux."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     except OSError:

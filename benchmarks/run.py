@@ -2,7 +2,7 @@
 
     python -m benchmarks.run [--cases inference startup] [--only size=small length=512]
 
-Each measurement is stored in results.json at once; those of other cases stay there.
+Each measurement is stored in results.json at once; measurements of other cases are kept.
 """
 
 import os
@@ -31,24 +31,24 @@ class RunConfig:
     """Measure this package and its peers, in turns, and write benchmarks/RESULTS.md."""
 
     cases: tuple[str, ...] = tuple(case for case in CASES if case not in BY_NAME_ALONE)
-    """Which cases to measure; the others keep the figures they have."""
+    """Cases to measure; the others keep their figures."""
     only: tuple[str, ...] = ()
     """Only measurements of these shapes, such as size=small length=512."""
     rounds: int = 5
-    """Turns of each contender."""
+    """Number of timed rounds of each contender."""
 
 
 def main(config: RunConfig) -> None:
-    """Measure, and write after every measurement."""
+    """Run all measurements, and write the results after each."""
     results = Results.read(FILE, this_machine())
     commit = this_commit()  # before this run writes its own files
     with tempfile.TemporaryDirectory(prefix="roformer-bench-") as folder:
         print("bench: making texts and checkpoints", flush=True)
-        chosen = list(_chosen(config, Path(folder)))
+        chosen = list(_selected(config, Path(folder)))
         _install({contender.peer for each in chosen for contender in each.contenders})
         with tqdm(chosen, unit="measurement") as bar:
             for measurement in bar:
-                results.put(measurement, _measured(measurement, config.rounds, bar), commit)
+                results.put(measurement, _run_contenders(measurement, config.rounds, bar), commit)
                 results.write(FILE)
                 write_report(results)
                 bar.write(summary(results.measurements[measurement.key]))
@@ -56,7 +56,7 @@ def main(config: RunConfig) -> None:
 
 
 def _install(peers: set[str]) -> None:
-    """Make the peers' environments. One that cannot be made is reported in its row."""
+    """Create the peers' environments. A failure is reported in the peer's row."""
     for peer in sorted(peers):
         try:
             make_environment(peer)
@@ -64,8 +64,8 @@ def _install(peers: set[str]) -> None:
             print(f"bench: {peer} cannot be installed: {error}", flush=True)
 
 
-def _chosen(config: RunConfig, folder: Path) -> Iterator[Measurement]:
-    """The measurements asked for."""
+def _selected(config: RunConfig, folder: Path) -> Iterator[Measurement]:
+    """Yield the selected measurements."""
     material = Material(folder)
     for case in config.cases:
         if case not in CASES:
@@ -75,11 +75,11 @@ def _chosen(config: RunConfig, folder: Path) -> Iterator[Measurement]:
                 yield measurement
 
 
-def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -> list[Row]:
-    """Have the contenders take turns, and say what is going on."""
+def _run_contenders(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -> list[Row]:
+    """Run the contenders in turn, and show the progress."""
 
-    def say(what: str) -> None:
-        bar.set_description(f"{measurement.key}: {what}")
+    def show_progress(message: str) -> None:
+        bar.set_description(f"{measurement.key}: {message}")
 
     return measure(
         measurement.work or measurement.case,
@@ -87,7 +87,7 @@ def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -
         measurement.contenders,
         rounds=measurement.rounds or rounds,
         at_least=measurement.at_least,
-        say=say,
+        show_progress=show_progress,
     )
 
 

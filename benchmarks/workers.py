@@ -1,4 +1,4 @@
-"""The peers' processes, seen from the runner: prepared together, then run in turns."""
+"""The runner's side of the peers' processes: prepare all of them, then run them in turn."""
 
 import json
 import math
@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.environments import HERE, python_of, variables_of
 
-Say = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -19,37 +19,37 @@ class Contender:
     """One peer with one choice of settings, in one case."""
 
     name: str
-    """What the tables call it."""
+    """Name in the tables."""
     peer: str
     """Module of `benchmarks.peers`."""
     about: str
-    """Its settings, in words."""
+    """Description of its settings."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of its case, in addition to those of all."""
+    """Arguments of the case, in addition to those of all contenders."""
     variables: Mapping[str, str] = field(default_factory=dict)
-    """Environment variables that belong to its settings."""
+    """Environment variables of its process."""
 
 
 @dataclass
 class Row:
-    """What became of a contender."""
+    """Result of a contender."""
 
     name: str
     about: str
     seconds: list[float] = field(default_factory=list)
-    """Of one unit of work, in each round."""
+    """Time of one unit of work, in each round."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What it reported when it was ready, `peak_memory` in bytes, and what a round measured."""
+    """Values that the peer reported when ready and in each round, and `peak_memory` in bytes."""
     failed: str | None = None
-    """Why there is nothing, or not everything."""
+    """Error message if the contender failed; `seconds` may then be incomplete."""
 
 
 class PeerError(Exception):
-    """A peer could not do what it was asked to; the message is for the table."""
+    """A peer failed; the message is shown in the table."""
 
 
 class Worker:
-    """A contender's process, which answers requests (`peers/worker.py`), and its row."""
+    """A contender's process, which runs `peers/worker.py`, and its row."""
 
     def __init__(self, contender: Contender) -> None:
         self.contender = contender
@@ -68,7 +68,7 @@ class Worker:
         self.log.close()
 
     def begin(self, case: str, settings: Mapping[str, Any]) -> None:
-        """Start the process and have it prepare the case, without waiting."""
+        """Start the process and request the preparation of the case, without waiting."""
         peer = self.contender.peer
         self.process = subprocess.Popen(
             [str(python_of(peer)), "-m", f"benchmarks.peers.{peer}"],
@@ -86,27 +86,27 @@ class Worker:
         self.row.facts = self._receive()
 
     def warm_up(self, at_least: float) -> None:
-        """Run without counting, and find how often a round of so many seconds repeats the work."""
+        """Run untimed, and set how often a round repeats the work to last `at_least` seconds."""
         seconds = self._run(1)
-        if seconds < 1:  # once more: what comes first is slow
+        if seconds < 1:  # the first run of short work is slow, for example because it compiles
             seconds = self._run(1)
         self.count = math.ceil(at_least / seconds)
 
-    def take_turn(self) -> None:
+    def run_round(self) -> None:
         """Run one round."""
         self.row.seconds.append(self._run(self.count))
 
     def end(self) -> None:
-        """Ask for the memory that it took."""
+        """Request the peak memory of the process."""
         self._send({"count": 0})
         self.row.facts |= self._receive()
 
     def _run(self, count: int) -> float:
-        """Seconds of one unit of work."""
+        """Run the work `count` times and return the seconds of one unit."""
         self._send({"count": count})
-        answer = self._receive()
-        self.row.facts |= {key: value for key, value in answer.items() if key != "seconds"}
-        return answer["seconds"] / count
+        response = self._receive()
+        self.row.facts |= {key: value for key, value in response.items() if key != "seconds"}
+        return response["seconds"] / count
 
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self.process is not None
@@ -114,19 +114,19 @@ class Worker:
         try:
             print(json.dumps(dict(request)), file=self.process.stdin, flush=True)
         except BrokenPipeError:
-            raise PeerError(self._last_words()) from None
+            raise PeerError(self._exit_message()) from None
 
     def _receive(self) -> dict[str, Any]:
         assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": self._last_words()}
-        if "error" in answer:
-            raise PeerError(answer["error"])
-        return answer
+        response = json.loads(line) if line else {"error": self._exit_message()}
+        if "error" in response:
+            raise PeerError(response["error"])
+        return response
 
-    def _last_words(self) -> str:
-        """How the process ended, and the last line that it wrote."""
+    def _exit_message(self) -> str:
+        """Return the exit code of the process and its last line on stderr."""
         assert self.process is not None
         code = self.process.wait()
         self.log.seek(0)
@@ -141,34 +141,34 @@ def measure(
     *,
     rounds: int,
     at_least: float,
-    say: Say,
+    show_progress: ShowProgress,
 ) -> list[Row]:
-    """Prepare all contenders at once, then let them take turns, in an order that rotates.
+    """Prepare all contenders in parallel, then run them in turn, starting each round with the next.
 
-    Only one works at a time, `at_least` so many seconds; what fails drops out, and its row says
-    why.
+    Only one runs at a time, for at least `at_least` seconds. A contender that fails drops out, and
+    its row has the error message.
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(contender)) for contender in contenders]
-        say("preparing")
+        show_progress("preparing")
         _each(workers, lambda worker: worker.begin(work, settings))
         _each(workers, Worker.get_ready)
-        if rounds > 1:  # a single one is of work so long that a warm-up would not show
-            say("warming up")
+        if rounds > 1:  # a single round is of long work, for which a warm-up makes no difference
+            show_progress("warming up")
             _each(workers, lambda worker: worker.warm_up(at_least))
         for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
+            show_progress(f"round {number + 1} of {rounds}")
             first = number % len(workers)
-            _each(workers[first:] + workers[:first], Worker.take_turn)
+            _each(workers[first:] + workers[:first], Worker.run_round)
         _each(workers, Worker.end)
     return [worker.row for worker in workers]
 
 
-def _each(workers: Iterable[Worker], act: Callable[[Worker], None]) -> None:
-    """Let every worker that has not failed act, one after the other."""
+def _each(workers: Iterable[Worker], action: Callable[[Worker], None]) -> None:
+    """Call `act` with each worker that has not failed, one after the other."""
     for worker in workers:
         if worker.row.failed is None:
             try:
-                act(worker)
+                action(worker)
             except (PeerError, subprocess.CalledProcessError, OSError) as error:
                 worker.row.failed = str(error)

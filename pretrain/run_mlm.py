@@ -1,4 +1,4 @@
-"""`roformer-tf pretrain` for people who work from a clone.
+"""Run `roformer-tf pretrain` from a clone, without installing the package.
 
 python pretrain/run_mlm.py --config base --corpus 'data/*.jsonl'
 """

@@ -1,4 +1,7 @@
-"""What the tests of several folders share. Keras is loaded only by those who ask for it."""
+"""Fixtures and hooks shared by all test folders.
+
+Keras is imported only by the fixtures that need it.
+"""
 
 import gc
 import io
@@ -21,29 +24,29 @@ from hypothesis import HealthCheck, settings
 
 from roformer_tf.startup import set_up_tensorflow
 
-# Before TensorFlow is loaded: numbers of this process and of a command's are then equal bit by bit.
+# Before TensorFlow is loaded, so that this process and a command's compute identical bits.
 set_up_tensorflow()
 
-os.environ["LC_ALL"] = "C.UTF-8"  # messages are in English, whatever the developer's locale
+os.environ["LC_ALL"] = "C.UTF-8"  # English messages in any locale of the developer
 
-gc.disable()  # until all tests are imported, and with them a million objects, which stay
+gc.disable()  # until collection ends: the imports create a million objects that stay
 
-settings.register_profile(  # a busy machine is no failure
+settings.register_profile(  # a slow machine is not a failure
     "unhurried", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("unhurried")
 
-# torch brings triton, which ends the process where TensorFlow was loaded before it. Any conftest
-# may do that: so not in a hook, which would wait for all of them.
+# torch imports triton, which crashes the process if TensorFlow was loaded first. Any conftest may
+# load TensorFlow, and a hook would run after all of them: so import triton here.
 if "hf" in " ".join(sys.argv) and find_spec("triton"):
     import_module("triton._C.libtriton")
 
 ROOT = Path(__file__).parents[1]
-os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # wrong paths are not looked up at the hub
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # unknown names are not looked up on the hub
 BIN = Path(sys.executable).parent
 FIXTURES = Path(__file__).parent / "fixtures" / "oracle"
-ORACLE = Path(os.environ.get("ROFORMER_TF_ORACLE", FIXTURES))  # or what make_oracle.py wrote
-RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them from
+ORACLE = Path(os.environ.get("ROFORMER_TF_ORACLE", FIXTURES))  # or the output of make_oracle.py
+RELEASED = {  # recorded outputs: the zip with the weights that bert4keras used
     "word": "chinese_roformer_L-2_H-32_A-4.zip",
     "word_long": "chinese_roformer_L-2_H-32_A-4.zip",
     "word_pruned": "chinese_roformer_L-2_H-32_A-4.zip",
@@ -62,7 +65,7 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
     "hf_word_seqcls": "hf_word_seqcls",
 }
 
-LONG = (  # the longest file first
+LONG = (  # slowest files first
     *("tests/every_flag/", "tests/commands/test_finetune.py", "tests/test_jax.py"),
     *("tests/faults/", "tests/pretraining/", "tests/finetuning/", "tests/wiring/"),
     *("tests/test_architecture.py", "tests/test_configs.py"),
@@ -72,16 +75,16 @@ LONG = (  # the longest file first
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Begin with what takes minutes: a process that got it last would work on alone.
+    """Run the slowest files first, so that no process is left working alone at the end.
 
-    And of tests with `quick_cases`, the other cases are slow.
+    Also mark the cases that a `quick_cases` mark does not select as slow.
     """
 
-    def place(item):
+    def priority(item):
         starts = (number for number, start in enumerate(LONG) if item.nodeid.startswith(start))
         return next(starts, len(LONG))
 
-    items.sort(key=place)
+    items.sort(key=priority)
     for item in items:
         for mark in item.iter_markers("quick_cases"):
             if not any(fnmatchcase(item.callspec.id, pattern) for pattern in mark.args):
@@ -89,37 +92,37 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish(session):
-    """Have the quick tests spend less time on what is not theirs.
+    """Reduce the overhead of the quick tests.
 
-    The collector of garbage passes over what was imported, a million objects, for good: Python
-    calls it after many a trace. And TensorFlow does not optimise the graphs of tiny steps, which
-    takes a quarter of the time that such a step costs and longer than it runs; the slow tests, and
-    those in processes of their own, have them as users have.
+    Freeze what was imported: otherwise the garbage collector scans a million permanent objects, and
+    Python calls it after most traces. Also skip TensorFlow's graph optimization, which costs a
+    quarter of a traced step and more than running the tiny step. Slow tests, and tests in separate
+    processes, keep the optimization, as users do.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
-    if _hurried(session.config):
-        _optimise_graphs(False)
+    if _only_quick(session.config):
+        _optimize_graphs(False)
         _keep_kernels()
 
 
-def _hurried(config):
-    """Whether only quick tests run: slow ones have all as users have it."""
+def _only_quick(config):
+    """Whether only quick tests run."""
     return "not slow" in config.getoption("markexpr")
 
 
-def _optimise_graphs(yes):
-    """Whether TensorFlow, if it is there, optimises each graph before it first runs."""
+def _optimize_graphs(enabled):
+    """Turn TensorFlow's graph optimization on or off, if TensorFlow is loaded."""
     if tf := sys.modules.get("tensorflow"):
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not yes})
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not enabled})
 
 
 def _keep_kernels():
-    """Have TensorFlow keep its operations when a seed is set: making each anew takes a sixth.
+    """Let TensorFlow keep its cached operations when a seed is set. It saves a sixth of the time.
 
-    It drops them for those that draw numbers by a state of their own, of which there are none here:
-    Keras and we give every draw its seed.
+    TensorFlow clears the cache for random operations with a state of their own. There are none
+    here: Keras and the package pass a seed to every random operation.
     """
     if sys.modules.get("tensorflow"):
         import_module("tensorflow.python.pywrap_tfe").TFE_ContextClearCaches = lambda context: None
@@ -127,23 +130,23 @@ def _keep_kernels():
 
 @pytest.fixture(scope="session", autouse=True)
 def automatic():
-    """What `--engine auto` does; but here it takes float32, whatever the CPU supports.
+    """Make `--engine auto` use float32 even on a CPU with bfloat16. Yield the original function.
 
-    Answers are compared to the last digit. Tests of bfloat16 ask for it.
+    Tests compare outputs to the last digit. Tests of bfloat16 use the original.
     """
     from roformer_tf.engines import choice
 
-    as_it_is = choice._automatic
+    original = choice._automatic
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "_automatic", lambda asked, _, *rest: as_it_is(asked, False, *rest))
-        yield as_it_is
+        patch.setattr(choice, "_automatic", lambda engine, _, *rest: original(engine, False, *rest))
+        yield original
 
 
 @pytest.fixture(scope="session", autouse=True)
-def undrawn(pytestconfig):
-    """Runs of the quick tests write empty pictures: drawing one takes as long as a tiny training.
+def blank_pictures(pytestconfig):
+    """Save empty pictures in the quick tests: drawing one takes as long as a tiny training run.
 
-    Gives what saves a picture; tests that look at pictures use the fixture `pictures`.
+    Yields the original `Figure.savefig`. Tests of pictures use the fixture `pictures`.
     """
     from matplotlib.figure import Figure
 
@@ -156,50 +159,50 @@ def undrawn(pytestconfig):
         else:
             Path(target).write_bytes(content)
 
-    saves = Figure.savefig
+    original = Figure.savefig
     with pytest.MonkeyPatch.context() as patch:
-        if _hurried(pytestconfig):
+        if _only_quick(pytestconfig):
             patch.setattr(Figure, "savefig", save)
-        yield saves
+        yield original
 
 
 @pytest.fixture
-def pictures(undrawn, monkeypatch):
-    """Pictures are drawn, as users have them."""
+def pictures(blank_pictures, monkeypatch):
+    """Draw real pictures."""
     from matplotlib.figure import Figure
 
-    monkeypatch.setattr(Figure, "savefig", undrawn)
+    monkeypatch.setattr(Figure, "savefig", blank_pictures)
 
 
 @pytest.fixture(scope="session")
-def as_users_have_it():
-    """as_users_have_it(): a context whose steps equal a user's process' to the last bit."""
+def optimized_graphs():
+    """optimized_graphs(): a context whose steps equal those of a user's process bit by bit."""
 
     @contextmanager
-    def optimised():
+    def optimized():
         tf = sys.modules.get("tensorflow")
         before = tf.config.optimizer.get_experimental_options() if tf else {}
-        _optimise_graphs(True)
+        _optimize_graphs(True)
         try:
             yield
         finally:
-            _optimise_graphs(not before.get("disable_meta_optimizer", False))
+            _optimize_graphs(not before.get("disable_meta_optimizer", False))
 
-    return optimised
+    return optimized
 
 
 @pytest.fixture(scope="session")
 def eagerly(pytestconfig):
-    """eagerly(): a context in which TensorFlow takes steps one operation after the other.
+    """eagerly(): a context in which TensorFlow runs steps eagerly.
 
-    Tracing a step takes as long as taking ten. For tests of what a step, or a command, does, and
-    not of how it is compiled, which others of their kind see to.
+    Tracing a step takes as long as running ten. Use it in tests of what a step or a command does,
+    when another test covers the compiled step.
     """
 
     @contextmanager
     def untraced():
-        on_jax = os.environ.get("KERAS_BACKEND") == "jax"  # which has nothing of the kind
-        if on_jax or not _hurried(pytestconfig):
+        on_jax = os.environ.get("KERAS_BACKEND") == "jax"  # JAX has no eager mode
+        if on_jax or not _only_quick(pytestconfig):
             yield
             return
         import tensorflow as tf
@@ -216,19 +219,19 @@ def eagerly(pytestconfig):
 
 @pytest.fixture
 def eager_steps(eagerly):
-    """`eagerly`, for a test."""
+    """Run the whole test within `eagerly`."""
     with eagerly():
         yield
 
 
 @pytest.fixture
 def quantizing(monkeypatch):
-    """Keras collects garbage after each layer that it quantizes, which takes half a second each."""
+    """Skip the garbage collection after each quantized layer, which takes half a second each."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
 
 def pytest_terminal_summary(terminalreporter):
-    """Print what tests recorded as `difference`: (family, output, largest difference, bound)."""
+    """Print the recorded `difference` of each test: (family, output, largest difference, bound)."""
     rows = [
         value
         for outcome in ("passed", "failed")
@@ -251,23 +254,23 @@ def released():
 
 @pytest.fixture(scope="session")
 def shallow(released, tmp_path_factory):
-    """The released characters' checkpoint without its upper layers: quicker to compile."""
+    """A folder with the released character model cut to one layer, which compiles faster."""
     from roformer_tf import RoFormerForMaskedLM
 
-    whole = RoFormerForMaskedLM.from_pretrained(released("char"))
-    cut = RoFormerForMaskedLM(whole.config.replace(num_hidden_layers=1))
-    cut.tokenizer = whole.tokenizer
-    weights = whole.named_variables()
-    for name, variable in cut.named_variables().items():
+    full = RoFormerForMaskedLM.from_pretrained(released("char"))
+    model = RoFormerForMaskedLM(full.config.replace(num_hidden_layers=1))
+    model.tokenizer = full.tokenizer
+    weights = full.named_variables()
+    for name, variable in model.named_variables().items():
         variable.assign(weights[name])
     folder = tmp_path_factory.mktemp("shallow") / "model"
-    cut.save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 
 @pytest.fixture
 def unpacked(released, tmp_path):
-    """unpacked("word") → a folder of its own with the checkpoint's files."""
+    """unpacked("word") → a new folder with the checkpoint's files."""
 
     def unpack(name):
         source, target = released(name), tmp_path / name
@@ -282,7 +285,7 @@ def unpacked(released, tmp_path):
 
 @pytest.fixture(scope="session")
 def recorded():
-    """recorded("word") → the arrays that bert4keras (hf_*: transformers) computed, by key."""
+    """recorded("word") → the arrays that bert4keras computed (transformers for hf_*), by name."""
 
     def load(name):
         with np.load(ORACLE / f"{name}.npz") as file:
@@ -293,7 +296,7 @@ def recorded():
 
 @pytest.fixture(scope="session")
 def torch():
-    """PyTorch, for tests marked `hf`: they fail where it is missing, and are never skipped."""
+    """PyTorch, for tests marked `hf`. They fail if it is missing instead of being skipped."""
     import torch
 
     return torch
@@ -309,7 +312,7 @@ def transformers(torch):
 
 @pytest.fixture(scope="session")
 def gradient():
-    """gradient(f, x) → ∂ Σ f(x) / ∂x as NumPy, on the running backend."""
+    """gradient(f, x) → ∂ Σ f(x) / ∂x as NumPy, on the current backend."""
     import keras
 
     def by_jax(function, x):
@@ -331,40 +334,40 @@ def gradient():
 
 @pytest.fixture(scope="session")
 def write_corpus():
-    """write_corpus(path, documents, length=60, seed=0): lines of Chinese characters by chance."""
-    known = list(
+    """write_corpus(path, documents, length=60, seed=0): write random Chinese characters."""
+    characters = list(
         "今天天气很好我们去公园学习中国经济发展人民生活改革工作北京上海新闻记者报道的了在和是不也都"
     )
 
     def write(path, documents, length=60, seed=0):
-        chosen = np.random.default_rng(seed).choice(known, (documents, length))
-        path.write_text("。\n".join(map("".join, chosen)) + "。\n", encoding="utf-8")
+        texts = np.random.default_rng(seed).choice(characters, (documents, length))
+        path.write_text("。\n".join(map("".join, texts)) + "。\n", encoding="utf-8")
         return path
 
     return write
 
 
-PACE = ("tokens_per_second", "waiting", "mfu")
+SPEED_KEYS = ("tokens_per_second", "waiting", "mfu")
 
 
 @pytest.fixture(scope="session")
 def untimed():
-    """untimed(file) → the lines of a run's metrics without what the machine's pace decides."""
+    """untimed(file) → the lines of a metrics file without what depends on speed."""
 
     def lines(path):
         with path.open(encoding="utf-8") as file:
             read = [json.loads(line) for line in file]
-        return [{key: x for key, x in line.items() if key not in PACE} for line in read]
+        return [{key: x for key, x in line.items() if key not in SPEED_KEYS} for line in read]
 
     return lines
 
 
 @pytest.fixture(scope="session")
 def pretrain_flags(write_corpus, tmp_path_factory):
-    """pretrain_flags(output, steps=8, …) → flags of `pretrain` for a tiny model, as typed.
+    """pretrain_flags(output, steps=8, …) → command-line flags of `pretrain` for a tiny model.
 
-    One layer of 32, since most of the time goes into compiling, dropout on; neither saving nor
-    logging falls on the last step. None leaves a flag out.
+    One layer of size 32, because most of the time goes into compiling. Dropout is on. Neither
+    saving nor logging falls on the last step. A value of None removes a flag.
     """
     folder = tmp_path_factory.mktemp("tiny")
     corpus = write_corpus(folder / "corpus.txt", 200)
@@ -401,7 +404,7 @@ def pretrain_flags(write_corpus, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def pretrained(pretrain_flags, tmp_path_factory, eagerly):
-    """The folder of a finished, untraced run with `pretrain_flags`; copy it before a change."""
+    """The folder of a finished eager run with `pretrain_flags`. Copy it before changing it."""
     from roformer_tf.cli import main
 
     output = tmp_path_factory.mktemp("pretrained") / "run"
@@ -412,9 +415,9 @@ def pretrained(pretrain_flags, tmp_path_factory, eagerly):
 
 @pytest.fixture(scope="session")
 def typed():
-    """typed("pretrain/run_mlm.py", *flags) → a process that runs as if typed in a clone.
+    """typed("pretrain/run_mlm.py", *flags) → a process, started as a user would in a clone.
 
-    A script's name runs with this Python, "roformer-tf" is the installed command.
+    A script runs with this Python; "roformer-tf" is the installed command.
     """
 
     def start(command, *flags, **environment):
@@ -435,7 +438,7 @@ def typed():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    """A Chinese Chromium without a window, for tests marked `browser`."""
+    """A headless Chromium with Chinese as its language, for tests marked `browser`."""
     from selenium import webdriver
 
     program, driver = shutil.which("chromium"), shutil.which("chromedriver")

@@ -1,4 +1,4 @@
-"""`finetune --adapt`: the checkpoint first learns to fill masks in the texts of the task."""
+"""`finetune --adapt` first trains the checkpoint's masked language model on the task's texts."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ FIXED = ["--no-baseline", "--precision", "float32", "--max-length", "12", "--lea
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(eagerly):
-    """Steps that are not traced, and few of them."""
+    """Run few steps, without tracing."""
     with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptation, "PASSES", 10)
         patch.setattr(adaptation, "SAVE_EVERY", 12)
@@ -44,7 +44,7 @@ def masked_lm(folder, seed):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A checkpoint, and files of different texts: training, validation and test, unlabelled."""
+    """A folder with a checkpoint, three labelled sets of different texts, and unlabelled texts."""
     folder = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(0)
 
@@ -74,7 +74,7 @@ def run(files, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_learns_the_training_texts_and_the_unlabelled_ones(files, run):
+def test_adaptation_trains_on_training_and_unlabelled_texts(files, run):
     lines = (run / "adapted" / "texts.jsonl").read_text(encoding="utf-8").splitlines()
     rows = (files / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
     assert [json.loads(line)["text"] for line in lines] == [row.split("\t")[0] for row in rows]
@@ -92,7 +92,7 @@ def adapted(run):
 
 
 @pytest.mark.slow
-def test_auto_keeps_what_is_better_on_the_validation_set(run):
+def test_auto_keeps_the_better_model_on_the_validation_set(run):
     best = {}
     for name in ("plain", "adapted"):
         (folder,) = (run / "trials").glob(f"{name}-*")
@@ -104,7 +104,7 @@ def test_auto_keeps_what_is_better_on_the_validation_set(run):
 
 
 @pytest.mark.slow
-def test_a_killed_adaptation_goes_on_and_ends_with_the_same_bits(files, run, capsys):
+def test_a_killed_adaptation_resumes_bit_for_bit(files, run, capsys):
     weights = [run / "model" / "model.safetensors", adapted(run) / "model.safetensors"]
     before = [file.read_bytes() for file in weights]
     for name in ("model", "trials", "adapted/model"):
@@ -116,7 +116,7 @@ def test_a_killed_adaptation_goes_on_and_ends_with_the_same_bits(files, run, cap
     assert [file.read_bytes() for file in weights] == before
 
 
-def test_fine_tuning_begins_with_what_it_is_given(files, tmp_path):
+def test_fine_tuning_starts_from_the_adapted_model(files, tmp_path):
     other = masked_lm(tmp_path / "other", 1)
     settings = {name: str(files / f"{name}.tsv") for name in ("train", "valid", "test")}
     config = FinetuneConfig(
@@ -144,13 +144,13 @@ def test_fine_tuning_begins_with_what_it_is_given(files, tmp_path):
         ({"adapt": "auto", "folds": 3}, "that no training sees"),
     ],
 )
-def test_what_cannot_be_adapted_is_refused(settings, message):
+def test_settings_that_cannot_be_adapted_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         FinetuneConfig(train="x", output="y", **settings)
 
 
 @pytest.mark.slow
-def test_a_model_without_a_language_models_head_is_refused(files, run, tmp_path, capsys):
+def test_a_model_without_a_masked_lm_head_is_refused(files, run, tmp_path, capsys):
     flags = ["--checkpoint", str(run / "model"), "--train", str(files / "train.tsv")]
     assert main(["finetune", *flags, "--output", str(tmp_path / "x"), *FIXED, "--adapt=yes"]) == 2
     assert "cannot be adapted: it has no head" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""`roformer_tf.finetune` is the command, for data and settings of a program."""
+"""`roformer_tf.finetune` gives the results of the command, from data and settings in Python."""
 
 import json
 
@@ -20,7 +20,7 @@ SETTINGS = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "f
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(eagerly):
-    """Steps that are not traced, and a report without its font."""
+    """Run steps without tracing, and write reports without the embedded font."""
     with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         yield
@@ -34,7 +34,7 @@ def rows(count, seed):
 
 @pytest.fixture(scope="module")
 def runs(shallow, tmp_path_factory):
-    """The command on files, and Python on tuples and on dictionaries of the same rows."""
+    """Run the command on files, and the function on tuples and dictionaries of the same rows."""
     folder = tmp_path_factory.mktemp("runs")
     train, test = rows(24, 0), rows(12, 1)
     for name, examples in (("train", train), ("test", test)):
@@ -51,25 +51,25 @@ def runs(shallow, tmp_path_factory):
     return folder, result
 
 
-def test_every_setting_arrives(runs):
+def test_python_and_the_command_use_the_same_settings(runs):
     folder, _ = runs
-    ours, theirs = (
+    python_settings, command_settings = (
         yaml.safe_load((folder / name / "settings.yaml").read_text("utf-8"))
         for name in ("python", "command")
     )
     files = {"train", "test", "output"}
-    assert {k: v for k, v in ours.items() if k not in files} == {
-        k: v for k, v in theirs.items() if k not in files
+    assert {k: v for k, v in python_settings.items() if k not in files} == {
+        k: v for k, v in command_settings.items() if k not in files
     }
 
 
 def comparable(report):
-    """A report without what names files or depends on the clock."""
+    """A report without file names and times."""
     rest = {name: value for name, value in report.items() if name not in ("seconds", "settings")}
     return rest | {"mistakes": [{**mistake, "place": ""} for mistake in report["mistakes"]]}
 
 
-def test_it_gives_the_report_and_the_weights_of_the_command(runs):
+def test_report_and_weights_equal_those_of_the_command(runs):
     folder, result = runs
     report = json.loads((folder / "command" / "report.json").read_text("utf-8"))
     assert comparable(result.report) == comparable(report)
@@ -82,8 +82,8 @@ def test_the_result_predicts_as_load_does_and_has_the_model(runs):
     texts = [text for text, _ in rows(12, 1)]
     predictions = result.predict(texts)
     assert predictions == roformer_tf.load(folder / "command" / "model")(texts)
-    right = [x["label"] == label for x, (_, label) in zip(predictions, rows(12, 1), strict=True)]
-    assert np.mean(right) == result.report["test"]["accuracy"]
+    correct = [x["label"] == label for x, (_, label) in zip(predictions, rows(12, 1), strict=True)]
+    assert np.mean(correct) == result.report["test"]["accuracy"]
     logits = result.model(result.model.tokenizer(texts))
     scores = np.asarray(keras.ops.softmax(logits))
     names = ["坏", "好"]  # sorted
@@ -127,7 +127,7 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
         ),
     ],
 )
-def test_bad_input_is_explained_in_names_of_python_and_leaves_nothing(
+def test_bad_input_is_reported_with_python_names_and_leaves_no_files(
     train, settings, message, shallow, tmp_path
 ):
     with pytest.raises(InputError, match=message):
@@ -137,7 +137,7 @@ def test_bad_input_is_explained_in_names_of_python_and_leaves_nothing(
 
 @pytest.mark.slow
 def test_matching_texts_need_no_label(shallow, tmp_path):
-    """A tuple of two texts is a pair for embeddings, and no text with its label."""
+    """A tuple of two texts is a pair for an embedding model, not a text with its label."""
     pairs = [(first[0], second[0]) for first, second in zip(rows(24, 2), rows(24, 3), strict=True)]
     result = roformer_tf.finetune(
         shallow, pairs, tmp_path / "run", task="embedding", baseline=False, **SETTINGS

@@ -19,7 +19,7 @@ import roformer_tf
 from tests.support.private_names import PRIVATE_NAMES
 
 PACKAGE = Path(roformer_tf.__file__).parent
-parsed = cache(ast.parse)  # many rules look at the same modules
+parsed = cache(ast.parse)  # many rules check the same modules
 
 MAY_IMPORT = {  # folder or top-level module: what it may import, and all that those may import
     "errors": ("translation",),
@@ -51,7 +51,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "top_k", "translation"),
     "finetuning": ("tasks", "training", "inference", "search", "export", "templates"),
-    "adaptation": ("pretraining", "finetuning"),  # the one that sees both
+    "adaptation": ("pretraining", "finetuning"),  # the only one that imports both
     "api": ("adaptation", "flags", "readers"),  # `roformer_tf.finetune`
     # using a model
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
@@ -59,7 +59,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "search": ("inference",),
     "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
-    "cli": ("usage", "startup"),  # and all others when a command is called
+    "cli": ("usage", "startup"),  # and all others within functions
     "__main__": ("cli",),  # `python -m roformer_tf`
 }
 
@@ -92,12 +92,12 @@ WITHOUT_KERAS = {
     "corpus",
     "labelled",
 }
-"""Importing these loads no Keras, nor a backend; nor does importing the next ones."""
+"""Importing these loads neither Keras nor a backend. The same holds for KERAS_WHEN_CALLED."""
 KERAS_WHEN_CALLED = {"tasks", "inference", "search", "serving", "export"}
 WITH_KERAS = {"kernels", "layers", "models", "training", "pretraining", "finetuning", "conversion"}
 MAX_SHARE = 0.22  # of the lines of the package, in one folder
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
-FRAMEWORKS = {  # whose own files these read, loaded lazily
+FRAMEWORKS = {  # modules that read a framework's files, and may import it within functions
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
     "roformer_tf.conversion.other_libraries": "torch",
@@ -109,12 +109,12 @@ WITH_BACKENDS = {
     "training",
     "pretraining",
     "finetuning",
-}  # may have branches for one backend, loaded lazily
+}  # may have code for one backend, which is imported within functions
 INTERNALS = "roformer_tf.internals"
 HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
-OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
-"""What Python documents of named tuples and of `os`, with an underscore or not."""
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
+"""Documented names of named tuples and of `os` that begin with an underscore."""
 RENAMING = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -130,7 +130,7 @@ def sources() -> dict[str, str]:
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Every imported name in full, and whether it is imported only in a function, or for types."""
+    """The full name of every import, and whether it is in a function or for type checkers."""
     tree = parsed(source)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     in_functions = {
@@ -172,11 +172,14 @@ def may_import(module: str, name: str, lazily: bool) -> bool:
         return folder_of(module) in WITH_KERAS or (
             lazily and folder_of(module) in KERAS_WHEN_CALLED
         )
-    return top != ""  # a relative import hides where it leads
+    return top != ""  # a relative import hides its target
 
 
 def broken_imports(modules: dict[str, str]) -> list[str]:
-    """Imports against the rule. The package itself only names its modules for type checkers."""
+    """Imports that break a rule.
+
+    The package's `__init__` is exempt: its imports are for type checkers.
+    """
     return [
         f"{module} imports {name}"
         for module, source in modules.items()
@@ -187,27 +190,30 @@ def broken_imports(modules: dict[str, str]) -> list[str]:
 
 
 def renaming_calls(source: str) -> list[str]:
-    """Calls that rename or replace a file, which only `files.py` may do.
+    """Calls that rename or replace a file, which only `files.py` may contain.
 
-    `x.replace(y)` with a single argument is a path's; a text's has two, a config's has names.
+    `x.replace(y)` with one positional argument is a path's: for text it has two, for a config
+    keywords.
     """
     calls = [name for name, _ in imports(source) if name in RENAMING]
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            lone = len(node.args) == 1 and not node.keywords
-            whole = ast.unparse(node.func)
-            if whole in RENAMING or (lone and node.func.attr in ("rename", "replace")):
+            single_argument = len(node.args) == 1 and not node.keywords
+            function_name = ast.unparse(node.func)
+            if function_name in RENAMING or (
+                single_argument and node.func.attr in ("rename", "replace")
+            ):
                 calls.append(ast.unparse(node))
     return calls
 
 
 def private(name: str) -> bool:
-    """`_name`, but neither `_` nor `__name__`."""
+    """Whether a name is private: `_name`, but neither `_` nor `__name__`."""
     return bool(re.match(r"_[A-Za-z]", name))
 
 
-def own_names(modules: dict[str, str]) -> set[str]:
-    """The private names that the package gives to functions, classes, attributes and variables."""
+def names_we_define(modules: dict[str, str]) -> set[str]:
+    """The private names of the functions, classes, attributes and variables of the package."""
     names = set()
     for source in modules.values():
         for node in ast.walk(parsed(source)):
@@ -215,28 +221,28 @@ def own_names(modules: dict[str, str]) -> set[str]:
                 names.add(node.name)
             elif isinstance(getattr(node, "ctx", None), ast.Store):
                 name = ast.unparse(node)
-                names.add(name.removeprefix("self."))  # another object's would be a use
+                names.add(name.removeprefix("self."))  # only our own definitions
     return {name for name in names if private(name) and name.isidentifier()}
 
 
 def foreign_private_names(modules: dict[str, str]) -> list[str]:
-    """Private names of other libraries outside `internals`, as "module: the use".
+    """Uses of other libraries' private names outside of `internals`, as "module: use".
 
-    A private name is another's if nothing in the package defines it. What is listed in `internals`
-    is another's even so, except the hooks, which our classes define.
+    A private name belongs to another library if the package does not define it. Names listed in
+    `internals` belong to other libraries as well, except for hooks, which our classes define.
     """
     listed = {reliance.attribute for reliance in PRIVATE_NAMES} - HOOKS
-    own = (own_names(modules) | HOOKS | OPEN) - listed
+    our_names = (names_we_define(modules) | HOOKS | DOCUMENTED) - listed
     return [
         f"{module}: {use}"
         for module, source in modules.items()
         if module != INTERNALS
-        for use in [*private_imports(source), *private_uses(source, own)]
+        for use in [*private_imports(source), *private_uses(source, our_names)]
     ]
 
 
 def private_imports(source: str) -> Iterator[str]:
-    """Imports of what another library keeps to itself."""
+    """Imports of private modules and names of other libraries."""
     for name, _ in imports(source):
         if folder_of(name) and name.startswith("roformer_tf."):
             continue
@@ -244,8 +250,8 @@ def private_imports(source: str) -> Iterator[str]:
             yield f"import of {name}"
 
 
-def private_uses(source: str, own: set[str]) -> Iterator[str]:
-    """Uses of private names that are not our own: as attributes, by getattr, and in strings."""
+def private_uses(source: str, our_names: set[str]) -> Iterator[str]:
+    """Uses of private names of other libraries: as attributes, in getattr, and in strings."""
     for node in ast.walk(parsed(source)):
         text, name = "", ""
         if isinstance(node, ast.Attribute):
@@ -255,7 +261,7 @@ def private_uses(source: str, own: set[str]) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr"):
             name = ast.unparse(node.args[1]).lstrip("f").strip("'\"")  # "_name", f"_{part}_dense"
             name = name.partition("{")[0] + name.partition("{")[2]
-        if PRIVATE_MODULE.match(text) or (private(name) and name not in own):
+        if PRIVATE_MODULE.match(text) or (private(name) and name not in our_names):
             yield ast.unparse(node)
 
 
@@ -281,13 +287,13 @@ def test_private_names_of_other_libraries_are_used_in_internals_only():
         "import jieba._compat",
     ],
 )
-def test_the_check_sees_a_private_name(use):
+def test_the_check_detects_a_private_name(use):
     assert foreign_private_names({"roformer_tf.training.x": use})
     assert not foreign_private_names({INTERNALS: use})
 
 
 def classes_named_twice(modules: dict[str, str]) -> dict[str, list[str]]:
-    """Public classes of one name in several modules, which readers would confuse."""
+    """Public classes of the same name in several modules."""
     places_of: dict[str, list[str]] = {}
     for module, source in modules.items():
         for node in parsed(source).body:
@@ -316,7 +322,7 @@ def test_no_module_imports_itself_through_others():
         for module, source in modules.items()
         if module != "roformer_tf"
     }
-    assert list(TopologicalSorter(graph).static_order())  # CycleError names the circle
+    assert list(TopologicalSorter(graph).static_order())  # a CycleError names the cycle
 
 
 @pytest.mark.parametrize(
@@ -353,7 +359,7 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.corpus.x", "from roformer_tf import RoFormerEncoder"),
     ],
 )
-def test_the_check_sees_a_broken_rule(module, source):
+def test_the_check_detects_a_broken_rule(module, source):
     assert broken_imports({module: source})
 
 
@@ -361,7 +367,7 @@ def test_no_public_class_has_the_name_of_another():
     assert classes_named_twice(sources()) == {}
 
 
-def test_the_check_sees_a_name_given_twice():
+def test_the_check_detects_a_duplicate_class_name():
     modules = {
         "roformer_tf.training.x": "class Run:\n    pass",
         "roformer_tf.corpus.x": "class _Run: 1",
@@ -376,13 +382,13 @@ def test_the_check_sees_a_name_given_twice():
 @pytest.mark.parametrize(
     "source", ["os.replace(a, b)", "path.rename(b)", "path.replace(b)", "from os import rename"]
 )
-def test_the_check_sees_a_renaming(source):
+def test_the_check_detects_a_renaming(source):
     assert renaming_calls(source)
     assert not renaming_calls("'a'.replace('a', 'b'); config.replace(hidden_size=3)")
 
 
 def run_python(code: str, **environment: str) -> dict:
-    """Run code in a fresh interpreter; what it prints last is JSON."""
+    """Run code in a new interpreter, and parse its last line of output as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
@@ -429,7 +435,7 @@ SLOW_TO_LOAD = {
 }
 
 
-def test_no_public_name_loads_what_is_slow_and_keras_does_not_load():
+def test_public_names_load_no_slow_packages_except_those_of_keras():
     code = """
 import json, sys
 import keras

@@ -1,4 +1,4 @@
-"""RoFormerConfig: what it reads, keeps, warns of and refuses."""
+"""RoFormerConfig: the files it reads and writes, its warnings, and the values it refuses."""
 
 import json
 import math
@@ -39,20 +39,22 @@ def test_what_transformers_writes_is_read_without_a_warning(name, released):
     assert config.unknown["model_type"] == "roformer"
 
 
-def test_unset_keys_mean_their_defaults():
+def test_unset_keys_have_their_defaults():
     config = RoFormerConfig.from_dict(SIZES | {"embedding_size": None, "bos_token_id": None})
     assert config == RoFormerConfig(**SIZES)
 
 
-def test_unknown_keys_are_kept_and_warned_of():
-    strange = {"shape": "round", "colour": [1]}
+def test_unknown_keys_are_kept_with_a_warning():
+    unknown_keys = {"shape": "round", "colour": [1]}
     with pytest.warns(UserWarning, match=r"my\.json has unknown keys.*: colour, shape$"):
-        config = RoFormerConfig.from_dict(SIZES | strange | {"model_type": "roformer"}, "my.json")
-    assert config.unknown == strange | {"model_type": "roformer"}
+        config = RoFormerConfig.from_dict(
+            SIZES | unknown_keys | {"model_type": "roformer"}, "my.json"
+        )
+    assert config.unknown == unknown_keys | {"model_type": "roformer"}
     assert config.to_dict()["colour"] == [1]
 
 
-def test_the_folders_of_transformers_say_what_they_are(released):
+def test_transformers_configs_set_version_and_labels(released):
     v2, labelled = (
         RoFormerConfig.from_file(released(name) / "config.json")
         for name in ("hf_v2_char", "hf_word_seqcls")
@@ -62,7 +64,7 @@ def test_the_folders_of_transformers_say_what_they_are(released):
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "want"),
+    ("keys", "key", "want"),
     [
         ({"is_decoder": True}, "attention_type", "causal"),
         ({"is_decoder": False}, "attention_type", None),
@@ -73,8 +75,8 @@ def test_the_folders_of_transformers_say_what_they_are(released):
         ({"id2label": "bad or good"}, "num_labels", 0),
     ],
 )
-def test_transformers_words_are_understood_and_ours_win(words, key, want):
-    assert getattr(RoFormerConfig.from_dict(SIZES | words), key) == want
+def test_transformers_keys_are_mapped_and_ours_take_precedence(keys, key, want):
+    assert getattr(RoFormerConfig.from_dict(SIZES | keys), key) == want
 
 
 @given(
@@ -90,7 +92,7 @@ def test_transformers_words_are_understood_and_ours_win(words, key, want):
     pooling=st.sampled_from(["cls", "mean"]),
     unknown=st.dictionaries(st.sampled_from(["model_type", "use_cache"]), st.booleans()),
 )
-def test_through_json_and_back_a_config_is_the_same(
+def test_a_config_survives_a_json_round_trip(
     layers,
     heads,
     half_head,
@@ -123,7 +125,7 @@ def test_through_json_and_back_a_config_is_the_same(
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_missing_key_is_named(name):
+def test_a_missing_key_is_reported(name):
     values = {key: value for key, value in SIZES.items() if key != name}
     with pytest.raises(InputError, match=rf"there\.json lacks '{name}', which"):
         RoFormerConfig.from_dict(values, "there.json")
@@ -211,7 +213,7 @@ def test_values_that_describe_no_model_are_refused(changes, message):
         RoFormerConfig.from_dict(SIZES | changes, "my.json")
 
 
-def test_transformers_rope_parameters_say_what_we_have_keys_for():
+def test_transformers_rope_parameters_are_mapped_to_our_keys():
     arguments = {"rope_theta": 500.0, "partial_rotary_factor": 0.5, "rope_type": "default"}
     config = RoFormerConfig.from_dict(SIZES | {"rope_parameters": arguments})
     assert (config.rotary_base, config.rotary_share, config.rope_parameters) == (500.0, 0.5, None)
@@ -219,13 +221,13 @@ def test_transformers_rope_parameters_say_what_we_have_keys_for():
     assert scaled.rope_parameters == {"rope_type": "linear", "factor": 2.0}
     assert (scaled.rotary_base, scaled.rotary_share) == (500.0, 0.5)
     assert RoFormerConfig.from_dict(scaled.to_dict()) == scaled
-    assert arguments["rope_theta"] == 500.0  # what is the caller's stays so
+    assert arguments["rope_theta"] == 500.0  # the caller's dictionary is unchanged
 
 
 SCALE = ("label_mean", "label_deviation")
 
 
-def test_the_scale_of_labels_is_written_where_there_is_one():
+def test_the_scale_of_labels_is_written_only_if_set():
     config = RoFormerConfig(**SIZES, label_mean=-3, label_deviation=1.5)
     assert {name: config.to_dict()[name] for name in SCALE} == {
         "label_mean": -3,
@@ -234,7 +236,7 @@ def test_the_scale_of_labels_is_written_where_there_is_one():
     assert RoFormerConfig.from_dict(config.to_dict()) == config
 
 
-def test_keys_of_other_forms_are_written_where_they_were_chosen():
+def test_keys_of_unusual_forms_are_written_only_if_set():
     assert RoFormerConfig(**SIZES).to_dict().keys() == {
         *(f.name for f in fields(RoFormerConfig) if f.name not in (*_FORMS, *SCALE, "unknown"))
     }
@@ -249,7 +251,7 @@ def test_keys_of_other_forms_are_written_where_they_were_chosen():
     assert RoFormerConfig(**SIZES, rotary_value=True).unusual_form(value=True) is None
 
 
-def test_a_learned_table_has_an_end():
+def test_a_learned_position_table_has_a_maximum_length():
     learned = RoFormerConfig(**SIZES, position_embedding_type="learned", max_position_embeddings=9)
     learned.check_length(9, "max_length")
     with pytest.raises(InputError, match="max_length is 10, but the model has learned 9 positions"):
@@ -258,13 +260,13 @@ def test_a_learned_table_has_an_end():
 
 
 @pytest.mark.parametrize(("every", "want"), [(1, ()), (2, (1, 3)), (3, (1, 2)), (9, (1, 2, 3))])
-def test_every_nth_layer_sees_all(every, want):
+def test_every_nth_layer_attends_globally(every, want):
     config = RoFormerConfig(**SIZES, local_attention=8, global_attn_every_n_layers=every)
     assert tuple(i for i in range(4) if config.is_local(i)) == want
     assert not any(RoFormerConfig(**SIZES).is_local(i) for i in range(4))
 
 
-def test_replace_changes_keys_and_refuses_those_there_are_not():
+def test_replace_changes_keys_and_refuses_unknown_ones():
     config = RoFormerConfig(**SIZES, unknown={"note": 1})
     changed = config.replace(num_hidden_layers=5)
     assert (changed.num_hidden_layers, changed.unknown) == (5, {"note": 1})
@@ -275,7 +277,7 @@ def test_replace_changes_keys_and_refuses_those_there_are_not():
         config.replace(vocab_size=0)
 
 
-def test_replace_takes_the_embeddings_along_unless_they_have_a_size_of_their_own():
+def test_replace_changes_the_embedding_size_unless_it_was_different():
     config = RoFormerConfig(**SIZES)
     assert config.replace(hidden_size=96).embedding_size == 96
     assert config.replace(hidden_size=96, embedding_size=48).embedding_size == 48
@@ -291,7 +293,7 @@ def test_a_million_positions_are_enough():
 
 
 @pytest.mark.parametrize("marks", ["[]", ('{"a":', "}")])
-def test_json_nested_without_end_is_refused(marks, tmp_path):
+def test_deeply_nested_json_is_refused(marks, tmp_path):
     (first, last), depth = marks, 100_000
     nested = first * depth + (last * depth if first == "[" else "1" + last * depth)
     path = tmp_path / "config.json"
@@ -310,7 +312,7 @@ def test_json_nested_without_end_is_refused(marks, tmp_path):
         (b"3", "contains no JSON object"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused(content, message, tmp_path):
+def test_a_file_without_a_config_is_refused(content, message, tmp_path):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=rf"config\.json {message}.*Give a config file"):
         RoFormerConfig.from_file(tmp_path / "config.json")

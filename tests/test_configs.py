@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[1]
 NAMES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
 FINETUNING = ["cail2019_scm", "entities", "few_examples", "long_documents", "reviews"]
 QUICK = {"base", "gpt", "paper"}
-"""One of each kind, and the stages; that the others can be read at all is a quick test, too."""
+"""One recipe of each kind, and the one with stages. Another quick test parses all recipes."""
 
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """parsed("pretrain", *words) → the settings that the command would run with."""
+    """parsed("pretrain", *words) → the settings that the command would use."""
     from roformer_tf.finetuning import command as finetuning
     from roformer_tf.pretraining import command as pretraining
 
@@ -45,14 +45,14 @@ def test_every_file_is_a_recipe_of_one_of_the_commands():
     assert sorted([*NAMES, *FINETUNING]) == sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
-def test_a_name_that_no_recipe_has_is_refused_with_those_there_are(capsys):
+def test_an_unknown_recipe_is_refused_with_the_known_names(capsys):
     assert cli.main(["pretrain", "--config", "bas", "--output", "x"]) == 2
     error = capsys.readouterr().err
     assert "there is no recipe 'bas'" in error
     assert "base, " in error
 
 
-def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
+def test_a_user_file_takes_precedence_over_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_recipe("base") == RECIPES / "base.yaml"
     assert find_recipe("my/base.yaml") == Path("my/base.yaml")
@@ -61,7 +61,7 @@ def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_settings_file_needs_only_text_and_a_folder(parsed, name):
+def test_a_recipe_needs_only_a_corpus_and_an_output(parsed, name):
     more = {"demo": ["--vocab-size", 1000], "continue": ["--init-from", "x.zip"]}
     needed = ["--corpus", "x.txt", "--output", "run", *more.get(name, [])]
     settings = parsed("pretrain", "--config", name, *needed)
@@ -78,7 +78,7 @@ SHORT = {"length": 32, "batch-size": 8, "steps": 2, "held-out": 0, "precision": 
 
 @pytest.fixture
 def toy(released, write_corpus, tmp_path):
-    """toy(recipe) → flags that make its run a matter of seconds, and change nothing else."""
+    """toy(recipe) → flags that reduce a run to seconds and change nothing else of the recipe."""
 
     def flags(recipe):
         arguments = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
@@ -102,7 +102,7 @@ def toy(released, write_corpus, tmp_path):
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
 )
-def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
+def test_a_recipe_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 
     monkeypatch.chdir(ROOT)
@@ -114,7 +114,7 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
     used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
     for key in recipe.keys() - {*SHORT, "architecture", "vocab-size", "stages"}:
         value = used[key.replace("-", "_")]
-        assert value == type(value)(recipe[key])  # 1e-4 is text to YAML
+        assert value == type(value)(recipe[key])  # YAML reads 1e-4 as text
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").open()]
     assert losses
     assert all(0 < loss < 2 * math.log(used["vocab_size"] or 50_000) for loss in losses)
@@ -131,7 +131,7 @@ def test_v2_is_the_architecture_of_the_release():
     assert (config.norm_type, config.hidden_act, config.vocab_size) == ("rms_norm", "relu", 12_000)
 
 
-def test_the_released_sizes_are_those_of_the_releases():
+def test_base_and_small_have_the_released_sizes():
     base, small = (RoFormerConfig.from_file(RECIPES / f"{name}.json") for name in ("base", "small"))
     sizes = [
         (c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.vocab_size)
@@ -141,13 +141,13 @@ def test_the_released_sizes_are_those_of_the_releases():
 
 
 @pytest.mark.parametrize("name", FINETUNING)
-def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed, name):
+def test_a_finetuning_recipe_needs_only_a_checkpoint_examples_and_an_output(parsed, name):
     needed = ["--checkpoint", "x.zip", "--train", "x.tsv", "--output", "run"]
     assert parsed("finetune", "--config", name, *needed).epochs >= 4
 
 
 def test_the_config_of_cail2019_is_the_released_script(parsed):
-    """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
+    """20 epochs of half of the rows, batches of 4 rows, a constant rate of 6e-6, and Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.training.optimizers import make_finetune_optimizer
 
@@ -162,7 +162,7 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
     optimizer = make_finetune_optimizer(settings.optimizer, model, batches=100)
     rates = {float(optimizer._learning_rate(batch)) for batch in range(100)}
     assert [*rates] == pytest.approx([6e-6])
-    assert optimizer.weight_decay == 0  # which makes AdamW Adam
+    assert optimizer.weight_decay == 0  # AdamW without decay is Adam
     assert set(optimizer.scales) == {1.0}
     message = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
     assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in message
@@ -170,7 +170,7 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
 
 
 def prepared(recipe, tmp_path, write_corpus, *more):
-    """A folder of rows, prepared as a recipe has them, of two corpora."""
+    """A folder of sequences that were prepared from two corpora with a recipe's settings."""
     corpora = [f"{x}={write_corpus(tmp_path / f'{x}.txt', 150)}" for x in ("news", "wiki")]
     length, tokenization = recipe.get("length", 512), recipe.get("tokenization", "word")
     vocabulary = ["--vocab-size", 50_000, "--tokenization", tokenization, "--workers", 1]
@@ -181,7 +181,7 @@ def prepared(recipe, tmp_path, write_corpus, *more):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "paper"])
-def test_a_settings_file_goes_with_rows_that_are_prepared_so(
+def test_a_recipe_accepts_rows_prepared_with_its_settings(
     parsed, name, tmp_path, write_corpus, released
 ):
     from roformer_tf.pretraining.settings import with_rows_settled

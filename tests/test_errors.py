@@ -1,4 +1,4 @@
-"""The check of the user's numbers that all settings share."""
+"""The check of numbers that all settings share."""
 
 import math
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 
 @dataclass(frozen=True)
 class Settings:
-    """As the settings of the commands."""
+    """Settings like those of a command."""
 
     steps: int = 1
     rate: float = 0.5

@@ -1,4 +1,4 @@
-"""Whatever happens during a write, the old or the new content is complete."""
+"""If a write is interrupted, either the old or the new content is complete."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ from roformer_tf.tasks.classification import Classification
 
 
 class BrokenError(Exception):
-    """What goes wrong in the middle of writing; KeyboardInterrupt is no Exception."""
+    """An error in the middle of writing. KeyboardInterrupt is tested too: it is no Exception."""
 
 
 @pytest.fixture(params=[BrokenError, KeyboardInterrupt])
@@ -45,7 +45,7 @@ def umask(request):
 
 
 def listing(folder):
-    """Every path under a folder, with the content of files."""
+    """Every path in a folder, with the content of files."""
     return {
         str(path.relative_to(folder)): path.read_text() if path.is_file() else None
         for path in folder.rglob("*")
@@ -57,7 +57,7 @@ def mode(path):
 
 
 def put_file(target, text, failure=None):
-    """Write a file in the tested way; with a failure, half of it."""
+    """Write a file through `temporary_file`; with a failure, only half of it."""
     with temporary_file(target) as temporary:
         temporary.write_text(text)
         if failure:
@@ -65,17 +65,17 @@ def put_file(target, text, failure=None):
 
 
 def put_folder(target, text, failure=None):
-    """Write a folder with a file of that name in it; with a failure, half of it."""
+    """Write a folder with a file named after the text; with a failure, stop within the block."""
     with temporary_folder(target) as temporary:
         (temporary / f"{text}.txt").write_text(text)
         if failure:
             raise failure
 
 
-def test_a_file_appears_when_the_block_ends_well(tmp_path):
+def test_a_file_appears_when_the_block_ends_without_an_error(tmp_path):
     target = tmp_path / "new" / "deep" / "file.txt"
     with temporary_file(target) as temporary:
-        assert temporary.parent == target.parent  # the same disk: a rename is one step
+        assert temporary.parent == target.parent  # the same disk, so that the rename is atomic
         temporary.write_text("half")
         assert not target.exists()
         temporary.write_text("whole")
@@ -83,7 +83,7 @@ def test_a_file_appears_when_the_block_ends_well(tmp_path):
 
 
 @pytest.mark.parametrize("before", [{}, {"file.txt": "old"}])
-def test_after_an_exception_a_file_is_as_it_was(before, failure, tmp_path):
+def test_an_exception_leaves_a_file_unchanged(before, failure, tmp_path):
     for name, text in before.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(failure):
@@ -99,7 +99,7 @@ def test_while_a_file_is_written_the_old_one_remains(tmp_path):
     assert listing(tmp_path) == {"file.txt": "new"}
 
 
-def test_a_folder_appears_whole(tmp_path):
+def test_a_folder_appears_complete(tmp_path):
     target = tmp_path / "new" / "folder"
     with temporary_folder(target) as temporary:
         (temporary / "a.txt").write_text("a")
@@ -110,13 +110,13 @@ def test_a_folder_appears_whole(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["folder"]
 
 
-def test_a_folder_is_replaced_whole(tmp_path):
+def test_a_folder_is_replaced_completely(tmp_path):
     put_folder(tmp_path / "folder", "old")
     put_folder(tmp_path / "folder", "new")
     assert listing(tmp_path) == {"folder": None, "folder/new.txt": "new"}
 
 
-def test_after_an_exception_a_folder_is_as_it_was(failure, tmp_path):
+def test_an_exception_leaves_a_folder_unchanged(failure, tmp_path):
     put_folder(tmp_path / "folder", "old")
     with pytest.raises(failure):
         put_folder(tmp_path / "folder", "new", failure)
@@ -135,7 +135,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
         return self.rename(other)
 
     monkeypatch.setattr("pathlib.Path.replace", rename_once)
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # the killed clean nothing up
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a kill cleans nothing up
     with pytest.raises(KeyboardInterrupt):
         put_folder(target, "new")
     assert sorted(text for text in listing(tmp_path).values() if text) == ["new", "old"]
@@ -148,7 +148,7 @@ def test_permissions_follow_the_umask(umask, tmp_path):
     assert mode(tmp_path / "file.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder" / "inside.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder") == 0o777 & ~umask
-    assert os.umask(umask) == umask  # reading it has not changed it
+    assert os.umask(umask) == umask  # reading the umask has not changed it
 
 
 def test_text_is_utf8_with_unix_line_endings(tmp_path):
@@ -156,7 +156,7 @@ def test_text_is_utf8_with_unix_line_endings(tmp_path):
     assert (tmp_path / "file.txt").read_bytes() == "第一行\n第二行\n".encode()
 
 
-def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
+def test_an_encoding_error_leaves_the_old_text(tmp_path):
     write_text(tmp_path / "file.txt", "old")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "file.txt", "\ud800")
@@ -164,10 +164,11 @@ def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """held(path) → a list: how often others tried to rename or replace that path, in vain.
+def open_elsewhere(monkeypatch):
+    """open_elsewhere(path) → a list of the refused attempts to rename or replace that path.
 
-    So it is on Windows while a program has it open. Given `tries`, it lets go after these.
+    Windows behaves like this while a program has a file open. With `tries`, the file is released
+    after that many attempts.
     """
 
     def hold(path, tries=None):
@@ -187,42 +188,42 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("put", [put_file, put_folder])
-def test_what_another_program_holds_open_stays_and_the_new_one_is_kept(put, held, tmp_path):
+def test_if_the_target_is_open_the_new_content_gets_another_name(put, open_elsewhere, tmp_path):
     target = tmp_path / "answers.xlsx"
     put(target, "old")
     put(tmp_path / "answers-2.xlsx", "somebody's")
     before = listing(tmp_path)
-    refused = held(target)
+    refused = open_elsewhere(target)
     with pytest.raises(InputError, match=r"(?s)answers\.xlsx is open .* stored .*answers-3\.xlsx"):
         put(target, "new")
     assert len(refused) == 3
     after = listing(tmp_path)
     put(tmp_path / "right", "new")
-    kept = {name: text for name, text in after.items() if name not in before}
-    assert {name.replace("answers-3.xlsx", "right") for name in kept} == {
+    added = {name: text for name, text in after.items() if name not in before}
+    assert {name.replace("answers-3.xlsx", "right") for name in added} == {
         name for name in listing(tmp_path) if name.startswith("right")
     }
-    assert "new" in kept.values()
+    assert "new" in added.values()
     assert {name: after[name] for name in before} == before
     assert mode(tmp_path / "answers-3.xlsx") == mode(tmp_path / "right")
 
 
 @pytest.mark.parametrize("put", [put_file, put_folder])
-def test_what_is_held_for_a_moment_is_waited_for(put, held, tmp_path):
+def test_a_briefly_open_target_is_waited_for(put, open_elsewhere, tmp_path):
     target = tmp_path / "answers.xlsx"
     put(target, "old")
-    refused = held(target, tries=2)
+    refused = open_elsewhere(target, tries=2)
     put(target, "new")
     assert len(refused) == 2
     assert "new" in listing(tmp_path).values()
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
-    kept = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
-    for name, content in kept.items():
+def test_sweep_removes_only_leftovers_of_killed_processes(tmp_path, monkeypatch):
+    unrelated = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
+    for name, content in unrelated.items():
         (tmp_path / name).write_text(content)
-    with monkeypatch.context() as killed:  # which cleans nothing up
+    with monkeypatch.context() as killed:  # a killed process cleans nothing up
         killed.setattr("pathlib.Path.unlink", lambda *_, **__: None)
         killed.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(BrokenError):
@@ -233,10 +234,10 @@ def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
         put_folder(tmp_path / "twice", "new")
     assert len(leftovers(tmp_path)) == 3
     sweep(tmp_path)
-    assert listing(tmp_path) == kept | {"twice": None, "twice/new.txt": "new"}
+    assert listing(tmp_path) == unrelated | {"twice": None, "twice/new.txt": "new"}
 
 
-def test_what_was_moved_away_and_never_replaced_gets_its_name_back(tmp_path):
+def test_sweep_restores_a_folder_whose_replacement_was_interrupted(tmp_path):
     put_folder(tmp_path / "model", "old")
     (tmp_path / "model").rename(tmp_path / ".model.abcdefgh.old")  # killed between two renames
     (tmp_path / ".model.hgfedcba.tmp").mkdir()
@@ -249,20 +250,20 @@ HOLDER = """
 import sys, time
 from roformer_tf.files import locked
 with locked(sys.argv[1]):
-    print("held", flush=True)
+    print("open_elsewhere", flush=True)
     time.sleep(100)
 """
 
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that writes into `run`."""
+    """A process that holds the lock of `run`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path / "run"],
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[1],
     )
-    assert process.stdout.readline().strip() == b"held"
+    assert process.stdout.readline().strip() == b"open_elsewhere"
     yield process
     process.kill()
     process.communicate()
@@ -270,7 +271,7 @@ def holder(tmp_path):
 
 def test_a_lock_is_free_when_its_owner_is_killed(holder, tmp_path):
     run = tmp_path / "run"
-    for _ in range(2):  # who is refused takes nothing from the owner, nor its name
+    for _ in range(2):  # a refused process removes neither the lock nor the name of its owner
         with (
             pytest.raises(InputError, match=f"run is in use: process {holder.pid} on"),
             locked(run),
@@ -285,7 +286,7 @@ def test_a_lock_is_free_when_its_owner_is_killed(holder, tmp_path):
     assert listing(tmp_path) == {"run": None, "run/mine.txt": ""}
 
 
-def test_a_folder_made_for_nothing_goes_and_one_that_was_there_stays(failure, tmp_path):
+def test_an_unused_new_folder_is_removed_and_an_existing_one_stays(failure, tmp_path):
     for folder in (tmp_path / "new" / "deep", tmp_path / "new"):
         with pytest.raises(failure), locked(folder):
             raise failure
@@ -313,8 +314,8 @@ def test_without_file_locks_a_message_is_printed_and_work_continues(
 
 
 @pytest.mark.parametrize("name", ["file.txt/deep/x", f"{'长' * 100}/x", "x" * 250])
-def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
-    """A name of 250 bytes would be possible without the temporary name."""
+def test_an_unwritable_path_is_refused_and_leaves_nothing(name, tmp_path):
+    """A name of 250 bytes is valid, but the longer temporary name is not."""
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InputError, match="cannot write"):
         check_writable(tmp_path / "new" / name if "file" not in name else tmp_path / name)
@@ -331,7 +332,7 @@ DEEP = "[" * 200_000
 
 
 @pytest.mark.parametrize("text", [DEEP, "{", "", '"\ud800"', b"\xff", b"\x00"])
-def test_json_that_cannot_be_used_is_one_kind_of_error(text, tmp_path):
+def test_unusable_json_raises_one_kind_of_error(text, tmp_path):
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     with pytest.raises(ValueError, match=r"."):
         parse_json(content)
@@ -345,13 +346,13 @@ def test_json_may_begin_with_a_byte_order_mark():
     assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
-def test_numbers_may_have_to_be_finite():
+def test_finite_refuses_nan():
     assert parse_json('{"a": NaN}')["a"] != 1
     with pytest.raises(ValueError, match="NaN"):
         parse_json('{"a": NaN}', finite=True)
 
 
-DAMAGED = {  # a file of a folder that a command reads → the command
+DAMAGED = {  # damaged file in a model's folder: a command that reads it
     "task.json": "predict --model MODEL --input x.tsv --output y.tsv",
     "config.json": "predict --model MODEL --input x.tsv --output y.tsv",
     "tokenizer_config.json": "checkpoints inspect MODEL",

@@ -1,4 +1,4 @@
-"""Names of flags, typed and in YAML files."""
+"""Names and values of flags, on the command line and in YAML files."""
 
 from contextlib import suppress
 
@@ -11,8 +11,8 @@ from roformer_tf.flags import flag_types, parsed, yaml_values
 
 
 def test_patience_is_early_stopping_everywhere():
-    having = [name for name in cli.COMMANDS if "patience" in flag_types(cli.load_settings(name))]
-    assert having == ["finetune"]
+    commands = [name for name in cli.COMMANDS if "patience" in flag_types(cli.load_settings(name))]
+    assert commands == ["finetune"]
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -25,22 +25,22 @@ def test_every_command_takes_a_language(name):
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
-def test_no_flag_is_a_word_that_alone_means_nothing(name):
+def test_no_flag_has_a_vague_name(name):
     vague = {"rate", "weights", "keep", "decay", "spike", "share", "temperature"}
     allowed = {
-        "generate": {"temperature"},  # of sampling, the field's word for it
+        "generate": {"temperature"},  # the standard term of sampling
     }
     assert vague & flag_types(cli.load_settings(name)).keys() == allowed.get(name, set())
 
 
-def test_an_unknown_key_is_answered_by_the_nearest_and_by_all(tmp_path):
+def test_an_unknown_key_is_reported_with_the_nearest_and_all_known_keys(tmp_path):
     (tmp_path / "recipe.yaml").write_text("mask-rat: 0.2\n", encoding="utf-8")
     settings = cli.load_settings("pretrain")
     with pytest.raises(
         InputError, match=r"unknown key 'mask-rat'\. Did you mean mask-rate\?"
-    ) as no:
+    ) as error:
         yaml_values(tmp_path / "recipe.yaml", settings)
-    known = str(no.value).partition("Known keys: ")[2].rstrip(".").split(", ")
+    known = str(error.value).partition("Known keys: ")[2].rstrip(".").split(", ")
     assert {*known} == flag_types(settings).keys()
 
 
@@ -51,9 +51,9 @@ def test_an_unknown_key_is_answered_by_the_nearest_and_by_all(tmp_path):
 def test_a_flag_may_take_one_number_or_two(words, rate, tmp_path):
     settings = tmp_path / "settings.yaml"
     settings.write_text(f"mask-rate: [{', '.join(words)}]\n", encoding="utf-8")
-    for typed in (["--mask-rate", *words], ["--config", str(settings)]):
+    for arguments in (["--mask-rate", *words], ["--config", str(settings)]):
         if rate is None:
             with pytest.raises(InputError, match=r"--mask-rate is .*, but must be a number\."):
-                parsed(MaskingConfig, typed)
+                parsed(MaskingConfig, arguments)
         else:
-            assert parsed(MaskingConfig, typed).mask_rate == rate
+            assert parsed(MaskingConfig, arguments).mask_rate == rate

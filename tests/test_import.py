@@ -1,4 +1,4 @@
-"""`import roformer_tf` changes nothing in the process, and it prints nothing."""
+"""`import roformer_tf` prints nothing and changes nothing in the process."""
 
 import json
 import os
@@ -44,7 +44,7 @@ def state():
 
 
 def run(code, *flags, **environment):
-    """stdout and stderr of a new Python process."""
+    """Run code in a new Python process, and return its stdout and stderr."""
     inherited = {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
     done = subprocess.run(
         [sys.executable, *flags, "-c", code],
@@ -69,7 +69,7 @@ print([name for name in sys.modules if name.startswith("roformer_tf.")])
 
 
 def test_a_program_that_imports_tensorflow_later_keeps_its_stderr(tmp_path):
-    """A TensorFlow that aborts while it is imported: its last words must arrive."""
+    """A TensorFlow that aborts during its import must still show its last message."""
     (tmp_path / "tensorflow.py").write_text(
         "import os\nos.write(2, b'F0000 no AVX\\n')\nos.abort()\n", encoding="utf-8"
     )
@@ -101,7 +101,7 @@ for name in {json.dumps(KERAS_FREE)}:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [x for x in roformer_tf.__all__ if x not in KERAS_FREE])
 def test_names_that_load_keras_print_nothing_of_ours(name):
-    """TensorFlow's own notes are its own: they equal those of `import tensorflow`."""
+    """Messages of TensorFlow itself are allowed: `import tensorflow` prints them as well."""
     _, stderr = run(f"from roformer_tf import {name}", TF_CPP_MIN_LOG_LEVEL="3")
     notes = ("WARNING: All log messages before absl", "I0000 ", "E0000 ", "W0000 ")
     assert [line for line in stderr.splitlines() if not line.startswith(notes)] == []

@@ -1,4 +1,4 @@
-"""Every private name of other libraries that we rely on, tried."""
+"""Every private name of other libraries that the package uses behaves as expected."""
 
 import ast
 import inspect
@@ -22,31 +22,31 @@ HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 
 
 def check_attention_hook():
-    seen = []
+    calls = []
 
-    class Watching(keras.layers.MultiHeadAttention):
+    class Recording(keras.layers.MultiHeadAttention):
         def _compute_attention(self, query, key, *arguments, **settings):
-            seen.append((query.shape, key.shape, len(arguments), settings.get("use_causal_mask")))
+            calls.append((query.shape, key.shape, len(arguments), settings.get("use_causal_mask")))
             return super()._compute_attention(query, key, *arguments, **settings)
 
-    layer = Watching(3, 4)
+    layer = Recording(3, 4)
     x, y = np.ones((2, 5, 8), "float32"), np.ones((2, 7, 8), "float32")
     layer(x, y)
-    assert seen.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "other arguments"
+    assert calls.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "it gets other arguments"
     layer(x, x, use_causal_mask=True)
-    assert not seen.pop()[3], "the causal mask is left to the hook"
+    assert not calls.pop()[3], "the hook has to apply the causal mask"
 
 
 def check_attention_build():
-    seen = []
+    calls = []
 
-    class Watching(keras.layers.MultiHeadAttention):
+    class Recording(keras.layers.MultiHeadAttention):
         def _build_attention(self, rank):
-            seen.append((rank, self.value_dense.built, hasattr(self, "_output_dense")))
+            calls.append((rank, self.value_dense.built, hasattr(self, "_output_dense")))
             super()._build_attention(rank)
 
-    Watching(3, 4).build((2, 5, 8), (2, 7, 8))
-    assert seen == [(4, True, False)], "it is called elsewhere, or with something else"
+    Recording(3, 4).build((2, 5, 8), (2, 7, 8))
+    assert calls == [(4, True, False)], "it is called at another time or with another rank"
 
 
 def check_all_layers():
@@ -61,16 +61,16 @@ def check_all_layers():
 def check_call_context():
     from keras.src.backend.common import global_state
 
-    seen = []
+    contexts = []
 
-    class Watching(keras.layers.Layer):
+    class Recording(keras.layers.Layer):
         def call(self, x):
-            seen.append(global_state.get_global_attribute("current_call_ctx"))
+            contexts.append(global_state.get_global_attribute("current_call_ctx"))
             return x
 
-    Watching()(np.ones(2, "float32"))
-    assert seen[0] is not None, "nothing is set"
-    assert global_state.get_global_attribute("current_call_ctx") is None, "it stays"
+    Recording()(np.ones(2, "float32"))
+    assert contexts[0] is not None, "the call context is not set during a call"
+    assert global_state.get_global_attribute("current_call_ctx") is None, "it is not cleared"
 
 
 def check_stateless_scope():
@@ -87,26 +87,26 @@ def check_tape():
 
     assert not record.could_possibly_record()
     with tf.GradientTape():
-        assert record.could_possibly_record(), "a tape is not seen"
+        assert record.could_possibly_record(), "a tape is not detected"
     x = tf.ones(2)
     with tf.autodiff.ForwardAccumulator(x, x):
-        assert record.could_possibly_record(), "an accumulator is not seen"
-    assert not record.could_possibly_record(), "it stays"
+        assert record.could_possibly_record(), "an accumulator is not detected"
+    assert not record.could_possibly_record(), "it stays true"
 
 
 def check_initializer():
-    asked = []
+    calls = []
 
     def initializer(shape, dtype):
-        asked.append((tuple(shape), dtype))
+        calls.append((tuple(shape), dtype))
         return keras.ops.full(shape, 7.0, dtype)
 
     with keras.StatelessScope():
         layer = keras.layers.Dense(2)
         layer.build((None, 3))
         internals.set_initializer(layer.kernel, initializer)
-    assert asked == [((3, 2), "float32")], "it is not asked for the value"
-    assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not taken"
+    assert calls == [((3, 2), "float32")], "it is not called once with the shape and dtype"
+    assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not used"
 
 
 def built_optimizer(**settings):
@@ -118,9 +118,11 @@ def built_optimizer(**settings):
 
 def check_index():
     optimizer, variables = built_optimizer()
-    assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "other numbers"
-    if keras.backend.backend() == "tensorflow":  # which hands update_step its own variables
-        assert internals.index_of(optimizer, variables[1].value) == 1, "TensorFlow's is unknown"
+    assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "the indices differ"
+    if keras.backend.backend() == "tensorflow":  # it passes its own variables to update_step
+        assert internals.index_of(optimizer, variables[1].value) == 1, (
+            "TensorFlow's variable is unknown"
+        )
 
 
 def check_trainable_variables():
@@ -142,32 +144,35 @@ def check_velocities():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(second), [0.9] * 4, rtol=1e-5)
 
 
-def hooked_optimizer(name, answer):
-    """An AdamW of rate 0 and much decay whose hook is ours; what it was called with."""
-    called = []
+def hooked_optimizer(name, result):
+    """Run a step of AdamW with high decay and our hook.
+
+    Return the hook's calls and the variable.
+    """
+    calls = []
 
     def hook(self, argument):
-        called.append(argument)
-        return answer
+        calls.append(argument)
+        return result
 
     kind = type("Hooked", (keras.optimizers.AdamW,), {name: hook})
     variable = keras.Variable(np.ones(3, "float32"))
     optimizer = kind(learning_rate=0.5, weight_decay=0.5)
     optimizer.build([variable])
     optimizer.apply([keras.ops.zeros(3)])
-    return called, keras.ops.convert_to_numpy(variable)
+    return calls, keras.ops.convert_to_numpy(variable)
 
 
 def check_use_weight_decay():
-    called, value = hooked_optimizer("_use_weight_decay", False)
-    assert len(called) == 1, "it is not asked"
-    assert (value == 1).all(), "what it answers does not count"
+    calls, value = hooked_optimizer("_use_weight_decay", False)
+    assert len(calls) == 1, "it is not called once"
+    assert (value == 1).all(), "its result is ignored"
 
 
 def check_apply_weight_decay():
-    called, value = hooked_optimizer("_apply_weight_decay", None)
-    assert [len(list(x)) for x in called] == [1], "it does not get the variables"
-    assert (value == 1).all(), "decay is elsewhere, too"
+    calls, value = hooked_optimizer("_apply_weight_decay", None)
+    assert [len(list(x)) for x in calls] == [1], "it does not get the variables"
+    assert (value == 1).all(), "weight decay is applied elsewhere as well"
 
 
 def check_learning_rate():
@@ -179,18 +184,18 @@ def check_learning_rate():
 def check_device_scope():
     import tensorflow as tf
 
-    assert internals.device_scope() == "", "there is a scope where none was opened"
+    assert internals.device_scope() == "", "it returns a scope although none is open"
     with tf.device("CPU:0"):
-        assert internals.device_scope().endswith("CPU:0"), "an open scope is not seen"
+        assert internals.device_scope().endswith("CPU:0"), "it does not return the open scope"
 
 
 def check_jax_coordinator():
     from jax._src import distributed
 
-    assert hasattr(distributed.global_state, "client"), "it has another name"
+    assert hasattr(distributed.global_state, "client"), "the attribute has another name"
     try:
         from jaxlib import _jax as compiled
-    except ImportError:  # as it was called before jaxlib 0.6
+    except ImportError:  # its name before jaxlib 0.6
         from jaxlib import xla_extension as compiled
 
     client = compiled.DistributedRuntimeClient
@@ -201,23 +206,31 @@ def check_jax_coordinator():
 def check_jieba_dictionary():
     import jieba
 
-    assert jieba.add_word.__self__ is jieba.dt, "the functions are another tokenizer's"
-    tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the one that other tests cut with
+    assert jieba.add_word.__self__ is jieba.dt, "add_word does not belong to jieba.dt"
+    tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the tokenizer that other tests use
     alone = SimpleNamespace(dt=tokenizer, finalseg=jieba.finalseg)
-    assert not internals.jieba_dictionary_changed(alone, 0), "it is initialized when made"
+    assert not internals.jieba_dictionary_changed(alone, 0), (
+        "a new tokenizer is initialized at once"
+    )
     tokenizer.initialize()
     total = tokenizer.total
-    assert not internals.jieba_dictionary_changed(alone, total), "it is never as it was"
+    assert not internals.jieba_dictionary_changed(alone, total), (
+        "an unchanged dictionary counts as changed"
+    )
     tokenizer.add_word(word, 5)
-    assert tokenizer.total == total + 5, "a word added is not in the total"
-    assert internals.jieba_dictionary_changed(alone, total), "a word added leaves no trace"
+    assert tokenizer.total == total + 5, "an added word is not in the total"
+    assert internals.jieba_dictionary_changed(alone, total), "an added word is not detected"
     try:
         tokenizer.del_word(word)
-        assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor one deleted"
+        assert internals.jieba_dictionary_changed(alone, tokenizer.total), (
+            "a deleted word is not detected"
+        )
     finally:
         jieba.finalseg.Force_Split_Words.discard(word)
     tokenizer.dictionary = "a path"
-    assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor another dictionary"
+    assert internals.jieba_dictionary_changed(alone, tokenizer.total), (
+        "another dictionary is not detected"
+    )
 
 
 CHECKS = {
@@ -241,8 +254,8 @@ CHECKS = {
 }
 
 
-def tried(reliance):
-    """Try a reliance; what to say if it does not hold, or None."""
+def failure_of(reliance):
+    """Run the check of a private name. Return a message if it fails, or None."""
     try:
         CHECKS[reliance.name]()
     except Exception as error:
@@ -256,16 +269,16 @@ def tried(reliance):
 
 
 @pytest.mark.parametrize("reliance", PRIVATE_NAMES, ids=lambda reliance: reliance.name)
-def test_what_we_rely_on_holds(reliance):
+def test_private_names_behave_as_expected(reliance):
     if not find_spec(reliance.library):
         pytest.skip(f"{reliance.library} is not installed")
     if reliance.library == "tensorflow" and keras.backend.backend() != "tensorflow":
-        pytest.skip("another backend runs")
-    output = tried(reliance)
+        pytest.skip("needs the TensorFlow backend")
+    output = failure_of(reliance)
     assert output is None, output
 
 
-def test_every_reliance_is_tried_and_no_other():
+def test_every_private_name_has_a_check():
     assert [reliance.name for reliance in PRIVATE_NAMES] == list(CHECKS)
 
 
@@ -281,23 +294,23 @@ def test_a_removed_name_is_reported_with_library_and_version(name, owner, monkey
     reliance = next(x for x in PRIVATE_NAMES if x.name == name)
     owner = next(base for base in owner.__mro__ if reliance.attribute in vars(base))
     monkeypatch.delattr(owner, reliance.attribute)
-    output = tried(reliance)
+    output = failure_of(reliance)
     assert output.startswith(f"keras {keras.__version__} breaks what roformer_tf relies on: {name}")
     assert "internals.py" in output
 
 
-def test_a_name_with_another_meaning_is_reported(monkeypatch):
+def test_a_private_name_with_other_behaviour_is_reported(monkeypatch):
     def call(self, query, value):
         query, key, value = self.query_dense(query), self.key_dense(value), self.value_dense(value)
         return self.output_dense(self._compute_attention(query, key, value=value)[0])
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
-    output = tried(PRIVATE_NAMES[0])
-    assert "call hands it the projected query" in output
+    output = failure_of(PRIVATE_NAMES[0])
+    assert "call passes it the projected query" in output
 
 
 def keras_classes():
-    """Every class of the package that has a base of Keras'."""
+    """Every class of the package with a Keras base class."""
     modules = pkgutil.walk_packages(roformer_tf.__path__, "roformer_tf.")
     for name in sorted(module.name for module in modules):
         if name == "roformer_tf.__main__":
@@ -308,12 +321,12 @@ def keras_classes():
 
 
 def foreign_bases(kind):
-    """Keras' classes that a class inherits from."""
+    """The Keras classes that a class inherits from."""
     return [base for base in kind.__mro__ if base.__module__.split(".")[0] == "keras"]
 
 
 def private_names(kind):
-    """The private names that a class' own source defines or takes from itself."""
+    """The private names that the source of a class defines or reads from `self` or `cls`."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -327,14 +340,14 @@ def private_names(kind):
 
 
 @pytest.mark.slow
-def test_no_class_of_ours_takes_a_private_name_of_its_bases_unlisted():
-    """By chance, too: a name of ours that Keras has as well would take its place."""
-    taken = {
+def test_every_override_of_a_private_keras_name_is_listed():
+    """A private name of ours that Keras also uses would override Keras' by accident."""
+    overridden = {
         (kind.__name__, name)
         for kind in keras_classes()
-        for theirs in [{x for base in foreign_bases(kind) for x in private_names(base)}]
+        for keras_names in [{x for base in foreign_bases(kind) for x in private_names(base)}]
         for name in private_names(kind)
-        if name in theirs
+        if name in keras_names
     }
-    assert {name for _, name in taken} - HOOKS == set(), taken
-    assert {name for _, name in taken} >= HOOKS, "a hook is listed that no class overrides"
+    assert {name for _, name in overridden} - HOOKS == set(), overridden
+    assert {name for _, name in overridden} >= HOOKS, "a hook is listed that no class overrides"

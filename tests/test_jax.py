@@ -1,4 +1,4 @@
-"""The numerical tests once more, on JAX, in processes of their own: a backend is for life."""
+"""Run the numerical tests on JAX, in separate processes: a process has one backend."""
 
 import json
 import os
@@ -10,16 +10,16 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-QUICK = (  # every operation once; JAX compiles each anew for every shape
-    # The fused layer of attention goes Keras' way as well; twenty steps of training have gradients.
+QUICK = (  # each operation once, because JAX compiles for every shape
+    # `fusible` attention uses Keras' code path too, and twenty training steps include gradients.
     *("-k", "not keras- and not central_differences and not 16"),
     "tests/kernels/test_forms.py",
     "tests/kernels/test_gpu_attention.py",
-    "tests/kernels/test_cross_entropy.py::test_the_logits_of_all_predictions_are_never_there",
+    "tests/kernels/test_cross_entropy.py::test_the_logits_of_all_predictions_are_never_materialized",
     "tests/layers/test_rotary.py::test_queries_keys_and_scores_equal_those_of_bert4keras",
-    "tests/layers/test_attention.py::test_it_attends_as_plain_numpy_does",
-    "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
-    "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
+    "tests/layers/test_attention.py::test_attention_equals_numpy",
+    "tests/layers/test_attention.py::test_a_mask_without_a_query_axis_applies_to_selected_positions",
+    "tests/layers/test_attention.py::test_a_position_outside_the_sequence_is_refused_or_clipped"
     "[fusible--1]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [j
 
 
 def run_on_jax(*arguments, **environment):
-    """Run this Python with JAX as the backend; give what it printed."""
+    """Run this Python with JAX as the backend, and return its output."""
     done = subprocess.run(
         [sys.executable, *arguments],
         capture_output=True,
@@ -66,9 +66,12 @@ def run_on_jax(*arguments, **environment):
     ids=["quick", "models", "others"],
 )
 def test_the_numbers_are_right_on_jax(tests):
-    # Most of the quick ones' time goes into compiling; all are also compiled as users have it.
-    hasty = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
-    output = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
+    # Most of the time of the quick ones goes into compiling, so skip XLA's optimizations there. The
+    # slow cases compile as users do.
+    fast_compilation = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
+    output = run_on_jax(
+        "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **fast_compilation
+    )
     assert "passed" in output
     skipped = [line for line in output.splitlines() if line.startswith("SKIPPED")]
     assert not [line for line in skipped if "test_gpu_attention.py" in line]

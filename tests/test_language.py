@@ -1,6 +1,6 @@
 """Help, messages, docstrings, comments and documentation are in plain English.
 
-The words below were used before in a sense of their own: the standard terms replace them.
+The words below used to appear with unusual meanings. The table gives the standard terms.
 """
 
 import ast
@@ -19,7 +19,7 @@ PAGES = [
     path
     for folder in (".", "docs", "docs/guides", "docs/reference", "docs/research", "checkpoints")
     for path in ROOT.glob(f"{folder}/*.md")
-    if path.name not in ("LOG.md", "README_zh.md")  # the log keeps what was written at its time
+    if path.name not in ("LOG.md", "README_zh.md")  # the log keeps its original wording
 ]
 
 REFUSED = {  # pattern: what to write instead
@@ -50,7 +50,7 @@ CLASSES = {"Drawing", "Made", "Recipe", "Start", "Outcome", "Meaning"}
 
 
 def refused(text: str) -> list[str]:
-    """The words of the list that a text contains, each with what to write instead."""
+    """The words of the list in a text, each with its replacement."""
     return [
         f"{match.group()!r} (better: {better})"
         for pattern, better in REFUSED.items()
@@ -83,16 +83,16 @@ def stored_names(path: Path) -> Iterator[tuple[int, str]]:
 
 def python_files() -> list[Path]:
     files = (path for folder in PYTHON for path in sorted((ROOT / folder).rglob("*.py")))
-    return [path for path in files if path != Path(__file__).resolve()]  # it has the list
+    return [path for path in files if path != Path(__file__).resolve()]  # it contains the list
 
 
 @pytest.mark.parametrize("text", ["it is told where", "One beside the other", "unset, the default"])
-def test_words_of_the_list_are_seen(text):
+def test_words_of_the_list_are_detected(text):
     assert refused(text)
 
 
 @pytest.mark.parametrize("text", ["behind a reverse proxy", "it stands for a token", "WordPiece"])
-def test_plain_words_are_not(text):
+def test_plain_words_are_accepted(text):
     assert not refused(text)
 
 
@@ -114,7 +114,7 @@ def test_documentation_is_in_plain_english():
     ]
 
 
-def test_names_say_what_they_hold():
+def test_variables_have_specific_names():
     assert not [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in python_files()

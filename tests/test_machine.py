@@ -1,4 +1,4 @@
-"""What is known of the machine, whatever this one is."""
+"""Detection of CPU cores, CPU instructions and accelerators, independent of the test machine."""
 
 import os
 
@@ -9,7 +9,7 @@ from roformer_tf import machine
 
 @pytest.fixture
 def cpu_info(tmp_path, monkeypatch):
-    """cpu_info(text) → replaces the CPU's description, without oneDNN's switches."""
+    """cpu_info(text): replace the CPU's description, and unset oneDNN's environment variables."""
     for name in machine.ISA_LIMITS:
         monkeypatch.delenv(name, raising=False)
 
@@ -43,7 +43,7 @@ def test_cores_are_those_of_the_process_and_of_its_container(tmp_path, monkeypat
         ("avx512_bf16", "default", True),
     ],
 )
-def test_bfloat16_is_multiplied_by_some_instructions_unless_they_are_left(
+def test_bfloat16_needs_instructions_that_are_not_disabled(
     flags, limit, want, cpu_info, monkeypatch
 ):
     cpu_info(f"processor : 0\nflags\t\t: fpu {flags}\n")
@@ -59,7 +59,7 @@ def test_a_system_without_information_has_no_instructions(cpu_info, tmp_path, mo
     assert machine.instructions() == set()
 
 
-def test_a_hidden_accelerator_is_none(tmp_path, monkeypatch):
+def test_a_hidden_accelerator_is_not_used(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine, "ACCELERATORS", (str(tmp_path / "nvidiactl"),))
     assert not machine.has_accelerator()

@@ -1,4 +1,4 @@
-"""The Makefile's targets, with an environment whose pip installs nothing."""
+"""The Makefile's targets, in a virtual environment whose pip installs nothing."""
 
 import os
 import shutil
@@ -23,9 +23,9 @@ pytestmark = pytest.mark.skipif(not shutil.which("make"), reason="needs make")
 
 @pytest.fixture
 def make(tmp_path):
-    """make(target, **environment) → what it did, and the commands that its Python was given.
+    """make(target, **environment) → the finished process, and the commands of its Python.
 
-    This Python downloads, and writes down everything else that it is asked for.
+    This Python runs `pip download`, and only logs all other commands.
     """
     environment, log = tmp_path / "venv", tmp_path / "log"
     (environment / "bin").mkdir(parents=True)
@@ -33,7 +33,7 @@ def make(tmp_path):
     python = environment / "bin" / "python"
     python.write_text(PYTHON.format(python=sys.executable, log=log))
     python.chmod(0o755)
-    foreign = ("PIP_", "MAKE", "MFLAGS", "TEST_FLAGS")  # all but the first if make runs the tests
+    foreign = ("PIP_", "MAKE", "MFLAGS", "TEST_FLAGS")  # make sets all but the first
     inherited = {key: x for key, x in os.environ.items() if not key.startswith(foreign)}
     inherited |= {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": UNREACHABLE}
 
@@ -54,7 +54,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def wheels(tmp_path):
-    """A folder with the wheel that is asked for first, for users without an index."""
+    """A folder with the wheel that setup fetches first, for users without an index."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     about = "tqdm-4.67.0.dist-info"
@@ -81,12 +81,12 @@ def test_wheels_in_a_folder_do_without_an_index(make, wheels):
     assert commands == ["-m pip install --quiet --editable .[demo]", "-m pretrain.demo"]
     done, commands = make("poems", PIP_FIND_LINKS=str(wheels), PIP_NO_INDEX="1")
     assert commands == ["-m pip install --quiet --editable .[poems]", "-m pretrain.poems"]
-    done, commands = make("demo")  # installed, it asks nothing of the network any more
+    done, commands = make("demo")  # everything is installed: no network access
     assert (done.returncode, commands) == (0, ["-m pretrain.demo"])
 
 
 def test_the_tests_with_torch_install_it_and_run_only_those(make, wheels):
-    done, commands = make("test-hf", PIP_FIND_LINKS=str(wheels))  # the index is not reached
+    done, commands = make("test-hf", PIP_FIND_LINKS=str(wheels))  # the index is unreachable
     assert done.returncode == 0, done.stderr
     assert [command for command in commands if "pytest" in command] == ["-m pytest -m hf"]
     assert "-m pip install --quiet --editable .[hf]" in commands

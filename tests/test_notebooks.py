@@ -1,4 +1,4 @@
-"""The notebooks in examples/ run from the first cell to the last, as a user runs them."""
+"""The notebooks in examples/ run from the first cell to the last."""
 
 import json
 import os
@@ -29,8 +29,8 @@ def test_the_first_cell_installs_and_no_output_is_stored(notebook):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(notebook, tmp_path):
-    """All cells but the installation, in one process, in a copy of what a clone has."""
+def test_a_notebook_runs(notebook, tmp_path):
+    """Run all cells except the installation in one process, in a copy of a clone's folders."""
     for folder in ("examples", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder)
     script = tmp_path / "examples" / "notebook.py"

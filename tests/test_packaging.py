@@ -1,4 +1,4 @@
-"""The wheel has what the package needs, and works without the clone and without a network."""
+"""The wheel is complete, and works without a clone and without a network."""
 
 import os
 import subprocess
@@ -46,8 +46,8 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     assert {name.split("/")[0] for name in packaged} == {"roformer_tf"}
 
 
-def test_it_fills_a_mask_and_fine_tunes_offline(wheel, tmp_path):
-    """From the wheel alone, in an empty folder, with no other copy of the package to import."""
+def test_the_wheel_fills_a_mask_and_fine_tunes_offline(wheel, tmp_path):
+    """Use only the wheel, so that no other copy of the package can be imported."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

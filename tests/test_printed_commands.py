@@ -1,4 +1,4 @@
-"""Commands and flags that README, documents, help texts, messages, reports and cards print."""
+"""Commands and flags in the README, documents, help, messages, reports and cards are valid."""
 
 import ast
 import contextlib
@@ -22,10 +22,10 @@ DOCUMENTS = [
     *("README.md", "README_zh.md", "CONTRIBUTING.md", "checkpoints/README.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
-DOCUMENTS.remove("docs/LOG.md")  # names flags of its time
+DOCUMENTS.remove("docs/LOG.md")  # an old log, which keeps the flags of its time
 SCRIPTS = {"pretrain/run_mlm.py": "pretrain", "finetune/run_classifier.py": "finetune"}
 COMMAND = re.compile(r"(?:srun [^`\n]*?)?(?:roformer-tf|python[0-9.]* [a-z]+/run_[a-z]+\.py) .*")
-OF_OTHERS = {
+FOREIGN_FLAGS = {
     *("numprocesses", "dist", "only-binary", "extra-index-url"),  # pytest's and pip's
     *("no-deps", "logdir", "ntasks"),  # pip's, TensorBoard's and Slurm's
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
@@ -33,7 +33,7 @@ OF_OTHERS = {
     *("sets", "quick", "peer", "examples"),  # of `python -m benchmarks.suite`
     *("clones", "corpora", "test-sets"),  # of `python -m pretrain.mini`
 }
-FILLED = "PLACEHOLDER"  # in place of what an f-string inserts
+FILLED = "PLACEHOLDER"  # in place of the values of an f-string
 
 
 @cache
@@ -56,7 +56,7 @@ def flags_in(text):
 
 
 def words_of(line):
-    """A command as `main` gets it; None where it names no command, as `roformer-tf COMMAND`."""
+    """The arguments of a command. None if it names no command, as in `roformer-tf COMMAND`."""
     line = line.replace("\\\n", " ").strip()
     for script, command in SCRIPTS.items():
         line = re.sub(rf".*{script}", f"roformer-tf {command}", line)
@@ -68,7 +68,7 @@ def words_of(line):
 
 
 def check(line):
-    """Parse a command as the command line does. Raises what the command line would print."""
+    """Parse a command as the command line does, and raise its errors."""
     if (words := words_of(line)) is None:
         return
     name, typed = words
@@ -82,7 +82,7 @@ def check(line):
 
 
 def broken(lines):
-    """The commands that the command line refuses."""
+    """The commands that the command line refuses, with their errors."""
     wrong = []
     for line in lines:
         try:
@@ -93,7 +93,7 @@ def broken(lines):
 
 
 def commands_in(text):
-    """Commands of fenced blocks and of `inline code`."""
+    """The commands in fenced blocks and in `inline code`."""
     text = text.replace("\\\n", " ")
     fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     rest = re.sub(r"^```[a-z]*\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -104,7 +104,7 @@ def commands_in(text):
 
 @cache
 def package_texts():
-    """(place, text) of every string and template; what an f-string inserts is FILLED."""
+    """(place, text) of every string and template, with FILLED for the values of f-strings."""
     texts = [
         (str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / "roformer_tf").rglob("*.md.jinja"))
@@ -126,24 +126,24 @@ def package_texts():
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_commands_of_documents_are_understood(name, monkeypatch):
+def test_commands_in_documents_are_valid(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert not broken(commands_in((ROOT / name).read_text(encoding="utf-8")))
 
 
-def test_commands_are_found_in_documents():
+def test_commands_in_documents_are_detected():
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS]
     assert sum(len(commands_in(text)) for text in texts) > 100
 
 
-def test_commands_of_help_and_messages_are_understood():
+def test_commands_in_help_and_messages_are_valid():
     lines = [line for _, text in package_texts() for line in commands_in(text)]
     assert len(lines) > 10
     assert not broken(line for line in lines)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_commands_of_cards_are_understood(name):
+def test_commands_in_model_cards_are_valid(name):
     run = make_run(name)
     lines = commands_in(model_card(analyse(run), run.task, "en"))
     assert len(lines) == 3
@@ -153,7 +153,7 @@ def test_commands_of_cards_are_understood(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_flags_named_in_documents_exist(name):
     named = set(flags_in((ROOT / name).read_text(encoding="utf-8")))
-    assert named <= all_flags() | OF_OTHERS
+    assert named <= all_flags() | FOREIGN_FLAGS
 
 
 def test_flags_named_in_help_and_messages_exist():
@@ -161,7 +161,7 @@ def test_flags_named_in_help_and_messages_exist():
         (place, flag)
         for place, text in package_texts()
         for flag in flags_in(text)
-        if flag not in all_flags() | OF_OTHERS and FILLED not in flag
+        if flag not in all_flags() | FOREIGN_FLAGS and FILLED not in flag
     ]
     assert not wrong
 
@@ -171,9 +171,11 @@ def test_help_names_flags_of_its_command_as_they_are_typed(name, capsys):
     with contextlib.suppress(SystemExit):
         main([*name.split(), "--help-all"])
     text = " ".join(capsys.readouterr().out.split())
-    own = flags_of(name).union(*(flags_of(name, f"--{x}") for x in COMMANDS[name].variants))
+    command_flags = flags_of(name).union(
+        *(flags_of(name, f"--{x}") for x in COMMANDS[name].variants)
+    )
     for flag in flags_in(text):
         near = [c for c in COMMANDS if re.search(rf"{c}[^.│]*--{re.escape(flag)}", text)]
-        assert flag in own or any(flag in flags_of(c) for c in near), flag
+        assert flag in command_flags or any(flag in flags_of(c) for c in near), flag
     snake = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z0-9]+)+\b", text))
-    assert not {word for word in snake if word.replace("_", "-") in own}
+    assert not {word for word in snake if word.replace("_", "-") in command_flags}

@@ -1,4 +1,4 @@
-"""READMEs and documentation: their size, their links, and the same content in both languages."""
+"""READMEs and documentation: their size, their links, and equal content in both languages."""
 
 import re
 import subprocess
@@ -11,7 +11,7 @@ from docs.included_pages import on_page_markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
-READMES = {"README.md": 12_000, "README_zh.md": 16_000}  # name: largest size in bytes
+READMES = {"README.md": 12_000, "README_zh.md": 16_000}  # name: maximum size in bytes
 MAX_LINES = 200
 PAGES = [str(path.relative_to(ROOT)) for path in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"))]
 TRANSLATED = [str(path.relative_to(DOCS / "zh")) for path in (DOCS / "zh").rglob("*.md")]
@@ -24,7 +24,7 @@ UNITS = {"million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
 
 
 def file_of(name):
-    """The file with the text of a page: see docs/included_pages.py."""
+    """The file with the text of a page (see docs/included_pages.py)."""
     included = re.match(r"<!-- include: (\S+) -->", (ROOT / name).read_text(encoding="utf-8"))
     return ROOT / (included[1] if included else name)
 
@@ -38,7 +38,7 @@ def code_blocks(name):
 
 
 def typed_commands(name):
-    """Lines of the code blocks that run something, continued lines joined."""
+    """The commands in the code blocks, with continued lines joined."""
     lines = [
         line.strip()
         for block in code_blocks(name)
@@ -65,8 +65,8 @@ def test_linked_and_named_files_exist(name):
     linked = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"", text)
     for path in (page or image for page, image in linked):
         assert (file_of(name).parent / path).exists(), path
-    assert not re.findall(r"\]\(\S*#_\d+\)", text)  # ids by the order of the headings
-    if name in ("docs/LOG.md", "CHANGELOG.md"):  # name files of their time
+    assert not re.findall(r"\]\(\S*#_\d+\)", text)  # ids depend on the headings' order
+    if name in ("docs/LOG.md", "CHANGELOG.md"):  # these name files of their time
         return
     for path in re.findall(
         r"`((?:roformer_tf|pretrain|finetune|examples|benchmarks|docs|checkpoints)/[\w./-]*)`", text
@@ -88,7 +88,7 @@ def test_every_page_is_in_both_languages():
     assert english == set(TRANSLATED) | ENGLISH_ONLY
 
 
-def test_a_line_break_between_chinese_characters_is_no_space_except_in_code():
+def test_a_line_break_between_chinese_characters_is_removed_except_in_code():
     page = SimpleNamespace(file=SimpleNamespace(src_uri="zh/page.md"))
     text = "- 一，\n  二。\n三\n\n```text\n四。\n五\n```\n"
     assert on_page_markdown(text, page) == text.replace("，\n  ", "，").replace("。\n三", "。三")
@@ -103,10 +103,10 @@ def test_every_page_is_in_the_navigation():
 
 @pytest.mark.parametrize(("english", "chinese"), PAIRS)
 def test_both_languages_show_the_same_code(english, chinese):
-    """Every block is equal, except comments, and the output of commands in Chinese."""
+    """Code blocks are equal, except for comments and the output of commands."""
 
     def without_comments(name):
-        # What `finetune` prints begins with its training file.
+        # The output of `finetune` begins with its training file.
         shown = [
             re.sub(r"^\S+[:：] ?(task|任务) .*", "", x, flags=re.DOTALL) for x in code_blocks(name)
         ]
@@ -116,7 +116,7 @@ def test_both_languages_show_the_same_code(english, chinese):
 
 
 def figures(text):
-    """The figures of a text in their order; those of 7.6 million and of 760 万 are equal."""
+    """The figures of a text in order. Units are applied, so that 7.6 million equals 760 万."""
     figure = rf"(\d+(?:[,.]\d+)*) ?({'|'.join(UNITS)}|)"
     return [
         f"{float(number) * UNITS[unit]:.0f}" if unit else number
@@ -126,7 +126,7 @@ def figures(text):
 
 @pytest.mark.parametrize(("english", "chinese"), PAIRS)
 def test_both_languages_show_the_same_figures(english, chinese):
-    """Row by row in tables, and in all of the page. Months have names in English."""
+    """Compare tables row by row, and the set of all figures. Chinese writes months as numbers."""
 
     def rows(name):
         return [figures(line) for line in text_of(name).splitlines() if line[:1] == "|"]

@@ -1,4 +1,4 @@
-"""`.keras` files, loaded by Keras after `import keras, roformer_tf` or `roformer_tf.layers`."""
+"""Keras loads `.keras` files after `import keras, roformer_tf` or `import roformer_tf.layers`."""
 
 import ast
 import json
@@ -16,7 +16,7 @@ from roformer_tf.registration import CLASSES, register
 from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon, WarmupDecay
 
 PACKAGE = Path(roformer_tf.__file__).parent
-BEFORE = Path(__file__).parent / "fixtures" / "keras"
+OLD_FILES = Path(__file__).parent / "fixtures" / "keras"
 OPTIMIZERS = {
     "EmaAdamW": lambda rate: EmaAdamW(rate, ema=0.9),
     "LayerwiseAdamW": lambda rate: LayerwiseAdamW(rate, scales=[1.0, 0.5]),
@@ -48,7 +48,7 @@ print(json.dumps(loaded_classes))
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory):
-    """A folder of models without a layer of ours, compiled with our optimizers and losses."""
+    """A folder of plain Keras models that were compiled with our optimizers and losses."""
     folder = tmp_path_factory.mktemp("compiled")
     for number, (name, make) in enumerate(OPTIMIZERS.items()):
         model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
@@ -67,10 +67,10 @@ def compiled(tmp_path_factory):
         ("import roformer_tf.layers, keras", ["EmaAdamW"]),
     ],
 )
-def test_a_new_process_loads_files_of_now_and_of_before(imports, names, compiled):
+def test_a_new_process_loads_new_and_old_files(imports, names, compiled):
     code = READER.format(imports=imports, names=json.dumps(names))
     done = subprocess.run(
-        [sys.executable, "-c", code, str(compiled), str(BEFORE)],
+        [sys.executable, "-c", code, str(compiled), str(OLD_FILES)],
         capture_output=True,
         text=True,
         check=False,
@@ -78,7 +78,7 @@ def test_a_new_process_loads_files_of_now_and_of_before(imports, names, compiled
     )
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout.splitlines()[-1])
-    # The import itself stays quick: classes are imported when a file needs them.
+    # The import stays quick: classes are imported only when a file needs them.
     modules = ["roformer_tf.registration"]
     assert sorted(result.pop("loaded")) == sorted(
         [*modules, *["roformer_tf.layers"] * ("layers" in imports)]
@@ -92,7 +92,7 @@ def test_a_new_process_loads_files_of_now_and_of_before(imports, names, compiled
 
 
 def registered():
-    """Name in Keras' registry → module of every class that is decorated for it."""
+    """Name in Keras' registry → module, for every class with the registration decorator."""
     modules = {}
     for path in PACKAGE.rglob("*.py"):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts

@@ -1,4 +1,4 @@
-"""How a command loads TensorFlow: its notes are dropped, and nothing else, whatever happens."""
+"""Loading TensorFlow in a command hides TensorFlow's notes and no other output."""
 
 import gc
 import json
@@ -24,7 +24,7 @@ E0000 00:00:1795402034.998750   17074 cuda_platform.cc:52] failed call to cuInit
 2025-01-31 09:08:07.123456: W tensorflow/core/util/port.cc:1] TF-TRT Warning
 To enable the following instructions: AVX2 FMA, in other operations, rebuild TensorFlow
 """
-OTHERS = b"""\
+OTHER_OUTPUT = b"""\
 UserWarning: INFO is a word of other libraries, too
 F0000 00:00:1795402034.998750   17074 cpu_feature_guard.cc:1] TensorFlow was compiled to use AVX
 a last line that does not end"""
@@ -34,7 +34,7 @@ ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def environment_without_level():
-    """The environment without what jax, or a command in this process, sets in it."""
+    """The environment without the variables that JAX or a command in this process sets."""
     return {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", ONEDNN)}
 
 
@@ -44,7 +44,7 @@ def fake_tensorflow(tmp_path):
 
     def run(statement, **environment):
         (tmp_path / "tensorflow.py").write_text(
-            f"import os\nos.write(2, {NOTES + OTHERS!r})\n{statement}\n", encoding="utf-8"
+            f"import os\nos.write(2, {NOTES + OTHER_OUTPUT!r})\n{statement}\n", encoding="utf-8"
         )
         done = subprocess.run(
             [sys.executable, "-m", "roformer_tf", "checkpoints", "inspect", "none"],
@@ -60,24 +60,24 @@ def fake_tensorflow(tmp_path):
 
 
 @pytest.mark.parametrize("statement", ["os.abort()", "os._exit(3)", "os.kill(os.getpid(), 9)"])
-def test_the_last_words_of_a_process_that_aborts_arrive(fake_tensorflow, statement):
+def test_the_last_output_of_an_aborting_process_is_shown(fake_tensorflow, statement):
     stderr, code = fake_tensorflow(statement)
-    assert stderr == OTHERS
+    assert stderr == OTHER_OUTPUT
     assert code != 0
 
 
-def test_an_error_of_the_import_is_shown_after_what_was_written(fake_tensorflow):
+def test_an_import_error_is_shown_after_earlier_output(fake_tensorflow):
     stderr, _ = fake_tensorflow("raise ImportError('no such symbol')")
-    assert stderr.startswith(OTHERS)
+    assert stderr.startswith(OTHER_OUTPUT)
     assert b"ImportError: no such symbol" in stderr
 
 
-def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(fake_tensorflow):
+def test_a_command_hides_the_notes_unless_the_user_sets_a_log_level(fake_tensorflow):
     stderr, code = fake_tensorflow("")
     assert code == 2
-    assert stderr.startswith(OTHERS + b"roformer-tf checkpoints inspect: ")
+    assert stderr.startswith(OTHER_OUTPUT + b"roformer-tf checkpoints inspect: ")
     stderr, _ = fake_tensorflow("", TF_CPP_MIN_LOG_LEVEL="0")
-    assert stderr.startswith(NOTES + OTHERS)
+    assert stderr.startswith(NOTES + OTHER_OUTPUT)
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_onednn_is_used_on_every_x86_cpu_unless_the_user_disables_it(
     stderr, _ = fake_tensorflow(
         f"os.write(2, os.environ.get({ONEDNN!r}, 'no').encode())", **environment
     )
-    assert stderr.startswith(OTHERS + (want or "no").encode())
+    assert stderr.startswith(OTHER_OUTPUT + (want or "no").encode())
 
 
-def test_of_commands_in_one_process_garbage_is_collected():
+def test_garbage_is_collected_after_commands_in_one_process():
     import_module("keras")  # as an earlier command did
 
     class Cycle:
@@ -113,7 +113,7 @@ def test_of_commands_in_one_process_garbage_is_collected():
 
 @pytest.mark.slow
 def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later():
-    """In a process of its own, where nothing has loaded Keras yet."""
+    """Run in a separate process, where Keras is not loaded yet."""
     code = (
         "import gc, json, sys\n"
         "from roformer_tf.cli import main\n"
@@ -134,7 +134,7 @@ def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later()
     assert done.stderr.count("\n") == 1  # our own message, and no note of TensorFlow
 
 
-def test_grains_warning_of_a_missing_jax_is_dropped_and_no_other():
+def test_only_grains_warning_about_a_missing_jax_is_hidden():
     startup.import_quickly((), "tensorflow")
     startup.import_quickly((), "tensorflow")
     absl = logging.getLogger("absl")

@@ -31,7 +31,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def stderr(monkeypatch):
-    """stderr(terminal=False) → what sys.stderr is from now on."""
+    """stderr(terminal=False): replace sys.stderr by a buffer, and return the buffer."""
 
     def replace(terminal=False):
         file = io.StringIO()
@@ -47,7 +47,7 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(clock, stderr):
     with Progress(total=2000, initial=1000, desc="fine-tuning", unit=" steps") as bar:
         bar._time = clock.monotonic
         bar.start_t = bar.last_print_t = clock.now
-        for _ in range(700):  # of a tenth of a second
+        for _ in range(700):  # each takes a tenth of a second
             clock.now += 0.1
             bar.update()
             bar.set_postfix(loss="0.5")
@@ -58,7 +58,7 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(clock, stderr):
     assert lines[0] == "fine-tuning: 1,300 of 2,000 steps, elapsed 00:30, remaining 01:10, loss=0.5"
 
 
-def test_what_is_done_before_has_no_line_and_bytes_are_rounded(clock, stderr):
+def test_short_progress_prints_no_line_and_bytes_are_rounded(clock, stderr):
     file = stderr()
     with Progress(total=5_000_000, desc="base", unit="B", unit_scale=True) as bar:
         bar.update(4_000_000)
@@ -80,7 +80,7 @@ def test_a_terminal_gets_a_bar(stderr):
 
 
 def columns(text):
-    """What a terminal takes, counted independently of the code: Chinese characters are two wide."""
+    """Terminal columns, counted independently of the package: Chinese characters take two."""
     return len(text) + len(re.findall(r"[\u3000-\u30ff\u4e00-\u9fff\uff00-\uff60]", text))
 
 
@@ -108,5 +108,5 @@ def test_a_table_fits_and_loses_no_text(width):
     assert len({columns(line) for line in table([r[:2] for r in cells], width)}) == 1
 
 
-def test_what_a_terminal_cannot_show_is_printed_as_an_escape():
+def test_unprintable_characters_are_printed_as_escapes():
     assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"

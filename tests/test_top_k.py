@@ -1,4 +1,4 @@
-"""The largest of many, against sorting everything."""
+"""`top_k` compared with a stable sort."""
 
 import numpy as np
 from hypothesis import given
@@ -8,8 +8,8 @@ from roformer_tf.top_k import top_k
 
 
 @given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 9))
-def test_the_largest_are_those_that_a_stable_sort_puts_first(row, k):
-    scores = np.array(row, np.float32)  # full of ties
+def test_top_k_equals_a_stable_sort(row, k):
+    scores = np.array(row, np.float32)  # with many ties
     np.testing.assert_array_equal(top_k(scores, k), np.argsort(-scores, kind="stable")[:k])
 
 

@@ -1,4 +1,4 @@
-"""Messages and their translations: every message has one, and it has the same fields."""
+"""Every message has a translation with the same fields."""
 
 import gettext
 import re
@@ -24,7 +24,7 @@ PACKAGE = Path(roformer_tf.__file__).parent
 PO = FOLDER / "zh" / "LC_MESSAGES" / "roformer_tf.po"
 ZH = Translator("zh")
 SAME = {"the CPU", "ROC AUC", "F1", "MRR@10", "nDCG@10"}
-"""Terms that are the same in Chinese."""
+"""Terms that are not translated."""
 TRANSLATE = (
     f"translate the new entries of {PO.name} into Chinese, then run `make translations` again"
 )
@@ -61,8 +61,8 @@ def test_the_compiled_catalog_is_that_of_the_text(catalog):
 
     with PO.with_suffix(".mo").open("rb") as file:
         compiled = {item.id: item.string for item in read_mo(file) if item.id}
-    wanted = {text: message.string for text, message in catalog.items()}
-    assert compiled == wanted, "run `make translations`"
+    expected = {text: message.string for text, message in catalog.items()}
+    assert compiled == expected, "run `make translations`"
     translations = gettext.translation("roformer_tf", FOLDER, ["zh"])
     assert all(translations.gettext(text) == x.string for text, x in catalog.items())
 
@@ -112,7 +112,7 @@ def test_values_are_filled_in_once_and_unknown_text_stays():
 @pytest.mark.parametrize(
     ("language", "text"), [("en", "a, b and 1 more"), ("zh", "a、b等，另有 1 个")]
 )
-def test_a_listing_says_how_many_more_there_are(language, text):
+def test_a_listing_counts_the_remaining_items(language, text):
     assert Translator(language).listing(["a", "b", "c"], shown=2) == text
 
 
@@ -129,7 +129,7 @@ def test_alternatives_are_joined(names, english, chinese):
 
 
 @pytest.mark.parametrize(
-    ("variables", "asked", "language"),
+    ("variables", "requested", "language"),
     [
         ({"LANG": "zh_CN.UTF-8"}, "", "zh"),
         ({"LC_MESSAGES": "zh_TW.UTF-8", "LANG": "en_US.UTF-8"}, "auto", "zh"),
@@ -140,14 +140,14 @@ def test_alternatives_are_joined(names, english, chinese):
         ({}, "", "en"),
     ],
 )
-def test_the_terminal_has_the_language_asked_for_or_that_of_the_locale(
-    variables, asked, language, monkeypatch
+def test_the_terminal_uses_the_requested_language_or_the_locale(
+    variables, requested, language, monkeypatch
 ):
     for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    token = ASKED.set(asked)
+    token = ASKED.set(requested)
     assert terminal_language() == language
     ASKED.reset(token)
 
@@ -187,6 +187,6 @@ def test_the_language_is_that_of_most_letters_whatever_the_locale(texts, languag
         assert choose_language("auto", texts) == language
 
 
-def test_a_language_that_is_asked_for_is_used():
+def test_a_requested_language_is_used():
     assert choose_language("en", ["房间很干净"]) == "en"
     assert choose_language("zh", ["a clean room"]) == "zh"

@@ -1,4 +1,4 @@
-"""Help pages: what they show first, how wide they are, and their examples."""
+"""Help pages: their first flags, their width and their examples."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ FLAG = re.compile(r"^  \[?--([a-z0-9-]+)", re.MULTILINE)
 
 @pytest.fixture
 def page(monkeypatch, capsys):
-    """page(command, *flags) → what is printed on a screen of 80 columns."""
+    """page(command, *flags) → the output on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def page(name, *flags):
@@ -40,7 +40,7 @@ def test_the_list_of_commands_fits_on_a_screen(language, capsys):
 
 
 def width(line):
-    return len(line.encode("gbk"))  # a Chinese character takes two columns and two bytes
+    return len(line.encode("gbk"))  # a Chinese character: two columns, two bytes
 
 
 @pytest.mark.parametrize(("language", "usage"), [("en", "usage: "), ("zh", "用法：")])
@@ -63,7 +63,7 @@ def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_help_all_has_every_flag_once_with_a_meaning(name, typed, language, page):
+def test_help_all_has_every_flag_once_with_a_description(name, typed, language, page):
     text = page(name, *typed, "--help-all", "--language", language)
     settings = cli.load_settings(name, typed)
     shown = FLAG.findall(text)
@@ -75,7 +75,7 @@ def test_help_all_has_every_flag_once_with_a_meaning(name, typed, language, page
 
 
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_a_page_ends_in_two_examples_that_are_understood(name, typed, page):
+def test_a_page_ends_with_two_valid_examples(name, typed, page):
     examples = page(name, *typed, "--help").partition("\nexamples:\n")[2].replace("\\\n", "")
     lines = examples.strip().splitlines()
     assert len(lines) == 2
@@ -110,10 +110,10 @@ def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
 
 
 def test_a_narrow_terminal_gets_narrow_lines_and_a_wide_one_readable_ones(page, monkeypatch):
-    for terminal, most in ((60, 60), (300, 100)):
+    for terminal, max_width in ((60, 60), (300, 100)):
         monkeypatch.setenv("COLUMNS", str(terminal))
         text = page("finetune", "--help").partition("\nexamples:")[0]
-        assert max(map(len, text.splitlines())) <= most
+        assert max(map(len, text.splitlines())) <= max_width
 
 
 def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():
@@ -123,7 +123,7 @@ def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():
     for width in range(24, 60):
         lines = wrapped(text, width, "  --flag  ", 10)
         assert max(map(columns, lines)) <= width
-        assert max(map(columns, lines[:-1])) >= width - 16  # the longest unit: "--max-length 256"
+        assert max(map(columns, lines[:-1])) >= width - 16  # "--max-length 256" is the longest unit
         assert "".join(line[10:] for line in lines).replace(" ", "") == text.replace(" ", "")
         assert not [line for line in lines if line.strip()[0] in "，。：）”" or line[-1] in "（“"]
 
@@ -138,7 +138,7 @@ LOCALES = {
 
 
 @pytest.mark.parametrize(("locale", "typed"), LOCALES)
-def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, typed):
+def test_help_is_in_the_requested_language_or_that_of_the_locale(locale, typed):
     done = subprocess.run(
         [sys.executable, "-m", "roformer_tf", *typed.split()],
         capture_output=True,

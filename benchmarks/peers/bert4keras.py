@@ -1,4 +1,4 @@
-"""bert4keras as its own scripts use it; "tuned" lets TensorFlow take bfloat16 by itself."""
+"""bert4keras with the settings of its scripts; "tuned" adds TensorFlow's automatic bfloat16."""
 
 import os
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from bert4keras.snippets import AutoRegressiveDecoder
 from bert4keras.tokenizers import Tokenizer
 
 from benchmarks.peers import inputs
-from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+from benchmarks.peers.worker import Prepared, fresh_processes, serve, timed, timed_without_setup
 
 VOCABULARY = 50_000
 
@@ -67,7 +67,7 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
 
 
 def masked_loss(labels: Any, logits: Any) -> Any:
-    """Cross-entropy of every position, weighed by which are predicted, as its script has it."""
+    """Cross-entropy averaged over the masked positions, as in bert4keras' script."""
     predicted = tf.cast(labels >= 0, "float32")
     losses = tf_keras.losses.sparse_categorical_crossentropy(
         tf.maximum(labels, 0), logits, from_logits=True
@@ -76,7 +76,7 @@ def masked_loss(labels: Any, logits: Any) -> Any:
 
 
 def inference(*, checkpoint: str, texts: str) -> Prepared:
-    """Hidden states by `predict`, padded to the longest."""
+    """Hidden states by `predict`, with texts padded to the longest."""
     model = build_transformer_model(
         f"{checkpoint}/tf1/bert_config.json",
         f"{checkpoint}/tf1/bert_model.ckpt",
@@ -89,11 +89,11 @@ def inference(*, checkpoint: str, texts: str) -> Prepared:
         return model.predict([ids, ids * 0], batch_size=len(ids), verbose=0)
 
     states = [each[: len(row)] for each, row in zip(work(), rows, strict=True)]
-    return Prepared(timed(work), inputs.described(states))
+    return Prepared(timed(work), inputs.state_figure(states))
 
 
-class Writer(AutoRegressiveDecoder):
-    """What a model writes, as the released scripts have it."""
+class Generator(AutoRegressiveDecoder):
+    """Generator of the released scripts."""
 
     def __init__(self, model: Any, unilm: bool, new: int) -> None:
         super().__init__(start_id=None, end_id=3, maxlen=new)
@@ -101,14 +101,14 @@ class Writer(AutoRegressiveDecoder):
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
     def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
-        """Logits of the next token of each row."""
+        """Return the logits of the next token of each row."""
         token_ids = np.concatenate([inputs[0], output_ids], 1)
         segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
 
 
-def writing_model(checkpoint: str, application: str) -> Any:
-    """The checkpoint as a model that writes: "lm" or "unilm"."""
+def language_model(checkpoint: str, application: str) -> Any:
+    """Return the checkpoint as a language model; application is "lm" or "unilm"."""
     return build_transformer_model(
         f"{checkpoint}/tf1/bert_config.json",
         f"{checkpoint}/tf1/bert_model.ckpt",
@@ -119,14 +119,14 @@ def writing_model(checkpoint: str, application: str) -> Any:
 
 
 def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
-    """Prompts of one length continued together, each step reading all of them again."""
-    writer = Writer(writing_model(checkpoint, "lm"), False, new)
+    """Greedy generation from prompts of one length; each step encodes all tokens again."""
+    generator = Generator(language_model(checkpoint, "lm"), False, new)
     prompts = np.array(inputs.prompts(batch, prompt, VOCABULARY))
 
     def work(steps: int = new) -> Any:
         ids = np.zeros((batch, 0), int)
-        for _ in range(steps):  # `beam_search` has a loop of its own for one prompt
-            scores = writer.predict([prompts], ids, None)[0]
+        for _ in range(steps):  # bert4keras' `beam_search` supports only one prompt
+            scores = generator.predict([prompts], ids, None)[0]
             ids = np.concatenate([ids, scores.argmax(1)[:, None]], 1)
         return ids
 
@@ -135,16 +135,16 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
 
 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
-    """`gen_synonyms` of the released generate.py; a unit of work is a sentence."""
-    model = writing_model(checkpoint, "unilm")
+    """`gen_synonyms` of the released generate.py; one sentence is one unit of work."""
+    model = language_model(checkpoint, "unilm")
     last = model.get_layer("Transformer-11-FeedForward-Norm")
     encoder = tf_keras.Model(model.inputs, last.output)
-    writer = Writer(model, True, new)
+    generator = Generator(model, True, new)
     tokenizer = Tokenizer(f"{checkpoint}/tf1/vocab.txt", do_lower_case=True)
     ids, _ = tokenizer.encode(inputs.sentences(1)[0])
 
     def work() -> Any:
-        drawn = writer.random_sample([ids], samples, 5)
+        drawn = generator.random_sample([ids], samples, 5)
         rows = np.array([[*ids, *[0] * new][: len(ids) + new] for _ in drawn])
         return encoder.predict([rows, rows * 0], verbose=0)[:, 0]
 
@@ -152,7 +152,7 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
 
 
 def rotary(*, dtype: str) -> Prepared:
-    """Queries and keys rotated, and the gradient of both."""
+    """Rotation of queries and keys, forward and backward."""
     query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
     positions = SinusoidalPositionEmbedding(query.shape[-1], merge_mode="zero")
     table = tf.cast(positions(tf.zeros((1, *query.shape[1::2]))), dtype)
@@ -161,15 +161,15 @@ def rotary(*, dtype: str) -> Prepared:
     def call(query: Any, key: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([query, key])
-            turned = apply_rotary_position_embeddings(table, query, key)
-        return tape.gradient(turned, [query, key], [query, key])
+            rotated = apply_rotary_position_embeddings(table, query, key)
+        return tape.gradient(rotated, [query, key], [query, key])
 
     call(query, key)
     return Prepared(timed(lambda: call(query, key)), {})
 
 
 def tokenization(*, corpus: str, tokenizer: str, word: bool) -> Prepared:
-    """Ids of every document of a file."""
+    """Conversion of every document of a file to ids."""
     texts = list(inputs.texts_of(corpus))
 
     def make() -> Callable[[], Any]:
@@ -180,7 +180,7 @@ def tokenization(*, corpus: str, tokenizer: str, word: bool) -> Prepared:
         )
         return lambda: [new.tokens_to_ids(new.tokenize(text)[1:-1]) for text in texts]
 
-    return Prepared(anew(make), inputs.counted(texts, make()()))
+    return Prepared(timed_without_setup(make), inputs.text_figures(texts, make()()))
 
 
 def startup(*, checkpoint: str) -> Prepared:

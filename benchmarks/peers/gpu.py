@@ -1,10 +1,10 @@
-"""The step of `benchmarks.gpu` by transformers: BERT or RoFormer, compiled, on the same rows.
+"""The step of `benchmarks.gpu` in transformers: BERT or RoFormer, compiled, on the same rows.
 
-    python -m benchmarks.peers.gpu CASE STEPS ROUNDS     CASE in JSON, as benchmarks.gpu gives it
+    python -m benchmarks.peers.gpu CASE STEPS ROUNDS     CASE in JSON, from benchmarks.gpu
 
-The masked positions alone are projected onto the vocabulary, products are bfloat16 by autocast,
-AdamW is torch's fused one: an expert's settings. BERT attends by SDPA, which takes a flash kernel
-where there is no mask; RoFormer has no SDPA in transformers.
+These are an expert's settings: only masked positions are projected onto the vocabulary, products
+are bfloat16 by autocast, and AdamW is torch's fused one. BERT uses SDPA, which selects a flash
+kernel if there is no mask; RoFormer has no SDPA in transformers.
 """
 
 import json
@@ -20,8 +20,8 @@ from benchmarks.gpu import Case, architecture, keys_seen, masked_rows, predictio
 from roformer_tf.pretraining.settings import step_flops
 
 
-def made_model(case: Case) -> Any:
-    """A new model of the same size."""
+def new_model(case: Case) -> Any:
+    """Return a new model of the case's size."""
     shape = architecture(case)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
     names += ("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -35,33 +35,33 @@ def made_model(case: Case) -> Any:
 
 
 def loss_of(case: Case, model: Any, device: str) -> Any:
-    """The loss of the batch, as a function to be compiled."""
+    """Return a function, to be compiled, that computes the loss of the batch."""
     result = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
     tokens, documents = result["token_ids"].long(), result["sequence_ids"]
     rows = case.length * torch.arange(case.batch, device=device)[:, None]
-    places = (result["masked_positions"].long() + rows).flatten()
+    indices = (result["masked_positions"].long() + rows).flatten()
     labels = result["labels"].long().flatten()
     mask = None
     if case.model.endswith("isolated"):
         same = documents[:, :, None] == documents[:, None, :]
-        mask = same[:, None]  # as SDPA takes it; without, a number that is added to the scores
+        mask = same[:, None]  # SDPA takes a boolean mask; RoFormer adds the mask to the scores
         if not case.model.startswith("bert"):
             mask = torch.where(mask, 0.0, torch.finfo(torch.float32).min)
     encoder = model.bert if case.model.startswith("bert") else model.roformer
 
     def loss() -> Any:
         hidden = encoder(input_ids=tokens, attention_mask=mask)[0]
-        return torch.nn.functional.cross_entropy(model.cls(hidden.flatten(0, 1)[places]), labels)
+        return torch.nn.functional.cross_entropy(model.cls(hidden.flatten(0, 1)[indices]), labels)
 
     return loss
 
 
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Train some steps: the figures of the table."""
+    """Train some steps and return the figures of the table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = made_model(case).train().to(device)
+    model = new_model(case).train().to(device)
     loss = loss_of(case, model, device)
-    if case.size != "tiny":  # at which compiling would be all that is measured
+    if case.size != "tiny":  # compiling a tiny model takes far longer than training it
         loss = torch.compile(loss)
     optimizer = torch.optim.AdamW(model.parameters(), 1e-4, weight_decay=0.01, fused=True)
 
@@ -82,19 +82,19 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
         return (time.perf_counter() - began) / steps
 
     seconds()  # compiles
-    taken = float(np.median([seconds() for _ in range(rounds)]))
-    whole = (
+    step_seconds = float(np.median([seconds() for _ in range(rounds)]))
+    keys = (
         None
         if not case.model.endswith("isolated")
         else keys_seen(masked_rows(case)["sequence_ids"])
     )
-    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), whole)
+    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), keys)
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": f"torch {torch.__version__}, transformers {transformers.__version__}",
-        "tokens/s": case.batch * case.length / taken,
-        "seconds": taken,
-        "flops/s": flops / taken,
+        "tokens/s": case.batch * case.length / step_seconds,
+        "seconds": step_seconds,
+        "flops/s": flops / step_seconds,
         "outside": None,
         "idle": None,
         "attention": "SDPA" if case.model.startswith("bert") else "plain",

@@ -1,4 +1,4 @@
-"""Hugging Face's RoFormer: "eager" and "stock" as people run it, "tuned" by an expert."""
+"""Hugging Face's RoFormer: "eager" and "stock" are common settings, "tuned" an expert's."""
 
 import tempfile
 import time
@@ -17,9 +17,9 @@ from transformers.models.roformer.modeling_roformer import (
 )
 
 from benchmarks.peers import inputs
-from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+from benchmarks.peers.worker import Prepared, fresh_processes, serve, timed, timed_without_setup
 
-# Tokens of a batch of "tuned" inference, padding included.
+# Maximum tokens of a batch of "tuned" inference, including padding.
 GROUP = 2048
 
 START = """
@@ -38,7 +38,7 @@ print(imported - began, loaded - imported, time.perf_counter() - loaded)
 
 
 def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, variant: str) -> Prepared:
-    """Forward, backward, clipping and AdamW, with matrix products in bfloat16 by autocast."""
+    """Forward, backward, clipping and AdamW, with bfloat16 autocast."""
     model = transformers.RoFormerForMaskedLM.from_pretrained(
         f"{checkpoint}/own",
         hidden_dropout_prob=dropout,
@@ -65,30 +65,30 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
 
 
 def stock_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
-    """The model's own loss: every position is projected, those not masked have the label −100."""
+    """Return the model's own loss: all positions are projected; unmasked ones have label −100."""
     tokens, labels = torch.tensor(batch.token_ids), torch.tensor(batch.labels_everywhere())
-    real = torch.ones_like(tokens)
-    return lambda: model(input_ids=tokens, attention_mask=real, labels=labels).loss
+    mask = torch.ones_like(tokens)
+    return lambda: model(input_ids=tokens, attention_mask=mask, labels=labels).loss
 
 
 def gathered_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
-    """The same loss of the masked positions alone: the vocabulary's product is done only there."""
+    """Return the same loss, but project only masked positions onto the vocabulary."""
     tokens = torch.tensor(batch.token_ids)
-    real = torch.ones_like(tokens)
+    mask = torch.ones_like(tokens)
     rows, length = tokens.shape
-    places = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
+    indices = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
     labels = torch.tensor(batch.labels).flatten()
 
     def loss() -> Any:
-        hidden = model.roformer(input_ids=tokens, attention_mask=real)[0]
-        scores = model.cls(hidden.flatten(0, 1)[places])
+        hidden = model.roformer(input_ids=tokens, attention_mask=mask)[0]
+        scores = model.cls(hidden.flatten(0, 1)[indices])
         return torch.nn.functional.cross_entropy(scores, labels)
 
     return loss
 
 
 def inference(*, checkpoint: str, texts: str, variant: str) -> Prepared:
-    """Hidden states, in one batch padded to the longest; "tuned", in sorted batches, bfloat16."""
+    """Hidden states of one batch padded to the longest; "tuned": sorted batches, bfloat16."""
     model = transformers.RoFormerModel.from_pretrained(f"{checkpoint}/own").eval()
     rows = inputs.rows_of(texts, model.config.vocab_size)
     groups = [rows]
@@ -99,18 +99,18 @@ def inference(*, checkpoint: str, texts: str, variant: str) -> Prepared:
 
     @torch.no_grad()
     def work() -> list[Any]:
-        return [call(input_ids=ids, attention_mask=real)[0] for ids, real in batches]
+        return [call(input_ids=ids, attention_mask=mask)[0] for ids, mask in batches]
 
     states = [
         state[: len(row)].float().numpy()
         for batch, group in zip(work(), groups, strict=True)
         for state, row in zip(batch, group, strict=True)
     ]
-    return Prepared(timed(work), inputs.described(states))
+    return Prepared(timed(work), inputs.state_figure(states))
 
 
 def sorted_groups(rows: list[inputs.Ints]) -> list[list[inputs.Ints]]:
-    """Rows of like length side by side, as many as `GROUP` tokens hold."""
+    """Group rows by similar length, with at most `GROUP` tokens in a group."""
     groups: list[list[inputs.Ints]] = [[]]
     for row in sorted(rows, key=len, reverse=True):
         if groups[-1] and (len(groups[-1]) + 1) * len(groups[-1][0]) > GROUP:
@@ -122,7 +122,7 @@ def sorted_groups(rows: list[inputs.Ints]) -> list[list[inputs.Ints]]:
 def generate(
     *, checkpoint: str, batch: int, prompt: int, new: int, variant: str, dtype: str
 ) -> Prepared:
-    """Prompts continued by transformers' own `generate`, with its cache."""
+    """Greedy generation by transformers' `generate`, with its cache."""
     model = transformers.RoFormerForCausalLM.from_pretrained(
         f"{checkpoint}/own", is_decoder=True, dtype=getattr(torch, dtype)
     ).eval()
@@ -147,11 +147,11 @@ def generate(
 
 
 def embed(*, model: str, texts: str, dtype: str) -> Prepared:
-    """Vectors of all lines of a file by sentence-transformers, saved."""
+    """Vectors of all lines of a file by sentence-transformers, including saving them."""
     from sentence_transformers import SentenceTransformer
 
     result = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
-    folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
+    folder = tempfile.TemporaryDirectory()  # deleted when it is garbage-collected
 
     def work() -> None:
         with Path(texts).open(encoding="utf-8") as lines:
@@ -160,13 +160,13 @@ def embed(*, model: str, texts: str, dtype: str) -> Prepared:
 
     def run(count: int) -> dict[str, Any]:
         output = timed(work)(count)
-        return output | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        return output | inputs.vector_figures(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 
 
 def rotary(*, dtype: str, variant: str) -> Prepared:
-    """Queries and keys rotated, and the gradient of both."""
+    """Rotation of queries and keys, forward and backward."""
     query, key = (
         torch.tensor(x).transpose(1, 2).contiguous().to(getattr(torch, dtype)).requires_grad_()
         for x in inputs.queries_and_keys()
@@ -185,24 +185,24 @@ def rotary(*, dtype: str, variant: str) -> Prepared:
 
 
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
-    """Ids of every document of a file, in one call."""
+    """Conversion of every document of a file to ids, in one call."""
     texts = list(inputs.texts_of(corpus))
 
     def make() -> Callable[[], Any]:
         new = transformers.AutoTokenizer.from_pretrained(tokenizer)
         return partial(ids_of, new, texts)
 
-    return Prepared(anew(make), inputs.counted(texts, make()()))
+    return Prepared(timed_without_setup(make), inputs.text_figures(texts, make()()))
 
 
 def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
-    """Token ids without specials."""
-    wanted = {"return_attention_mask": False, "return_token_type_ids": False}
-    return tokenizer(texts, add_special_tokens=False, **wanted)["input_ids"]
+    """Return token ids without special tokens."""
+    options = {"return_attention_mask": False, "return_token_type_ids": False}
+    return tokenizer(texts, add_special_tokens=False, **options)["input_ids"]
 
 
 def preparation(*, corpus: str, tokenizer: str, length: int) -> Prepared:
-    """What transformers' run_mlm.py does, without its cache: ids one after another, cut to rows."""
+    """The steps of transformers' run_mlm.py without its cache: ids concatenated and cut to rows."""
     result = transformers.AutoTokenizer.from_pretrained(tokenizer)
     characters = sum(map(len, inputs.texts_of(corpus)))
 
@@ -217,7 +217,7 @@ def preparation(*, corpus: str, tokenizer: str, length: int) -> Prepared:
 
 
 def startup(*, checkpoint: str) -> Prepared:
-    """A process that imports, loads its own layout, predicts one text, and ends."""
+    """A process that imports, loads Hugging Face's layout, predicts one text, and ends."""
     return fresh_processes(START, f"{checkpoint}/own")
 
 

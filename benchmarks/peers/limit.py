@@ -1,4 +1,4 @@
-"""The machine's limit: the matrix products of a case, alone, each in the faster precision."""
+"""The machine's limit: only the matrix products of a case, each in the faster precision."""
 
 import os
 import time
@@ -14,10 +14,10 @@ from benchmarks.peers.worker import Figures, Prepared, fresh_processes, serve, t
 
 Call = Callable[[], Any]
 
-# Seconds for which one product is repeated.
-AT_LEAST = 0.02
+# Minimum seconds for which one product is repeated.
+MIN_SECONDS = 0.02
 
-# Size of the plain product whose rate stands for the machine.
+# Size of the square product that measures the machine's FLOP/s.
 SQUARE = 4096
 
 
@@ -34,7 +34,7 @@ print(0, time.perf_counter() - began, 0)
 
 
 class Product(NamedTuple):
-    """`times` products of `stack` matrices (rows, inner) with as many (inner, columns)."""
+    """A product of `stack` matrices (rows, inner) by (inner, columns), computed `times` times."""
 
     times: int
     stack: int
@@ -44,39 +44,39 @@ class Product(NamedTuple):
 
     @property
     def operations(self) -> int:
-        """Multiplications and additions of all of them."""
+        """Number of multiplications and additions."""
         return 2 * self.times * self.stack * self.rows * self.inner * self.columns
 
 
 def products(shape: dict[str, Any], lengths: list[int], predictions: int = 0) -> list[Product]:
-    """Every matrix product that one forward pass over rows of these lengths needs.
+    """Return every matrix product that a forward pass over rows of these lengths needs.
 
-    That is without padding and, with `predictions` of each row scored by a masked language model's
-    head, without what the last layer would do at other positions.
+    Padding is excluded. With `predictions` of each row scored by the language-model head, the last
+    layer is computed only at those positions.
     """
     hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
     tokens, width = sum(lengths), hidden // heads
 
-    def layers(number: int, there: int | None) -> list[Product]:
-        """The products of so many layers that answer at so many positions of a row, or at all."""
-        answered = tokens if there is None else there * len(lengths)
+    def layers(number: int, outputs: int | None) -> list[Product]:
+        """Products of `number` layers with output at `there` positions of a row (None: all)."""
+        output_tokens = tokens if outputs is None else outputs * len(lengths)
         projections = (
             [Product(number, 1, tokens, hidden, 3 * hidden)]  # queries, keys, values
-            if there is None
+            if outputs is None
             else [
                 Product(number, 1, tokens, hidden, 2 * hidden),
-                Product(number, 1, answered, hidden, hidden),
+                Product(number, 1, output_tokens, hidden, hidden),
             ]
         )
         attention = [
-            Product(number, rows * heads, length if there is None else there, *sizes)
+            Product(number, rows * heads, length if outputs is None else outputs, *sizes)
             for length, rows in Counter(lengths).items()
-            for sizes in ((width, length), (length, width))  # queries by keys, shares by values
+            for sizes in ((width, length), (length, width))  # queries × keys, weights × values
         ]
         rest = [
-            Product(number, 1, answered, hidden, hidden),  # attention's output
-            Product(number, 1, answered, hidden, shape["intermediate_size"]),
-            Product(number, 1, answered, shape["intermediate_size"], hidden),
+            Product(number, 1, output_tokens, hidden, hidden),  # attention's output
+            Product(number, 1, output_tokens, hidden, shape["intermediate_size"]),
+            Product(number, 1, output_tokens, shape["intermediate_size"], hidden),
         ]
         return projections + attention + rest
 
@@ -91,7 +91,7 @@ def products(shape: dict[str, Any], lengths: list[int], predictions: int = 0) ->
 
 
 def mlm_step(*, shape: dict[str, Any], batch: int, length: int, predictions: int) -> Prepared:
-    """The products of a training step: the forward one, and those of both gradients."""
+    """The products of a training step: each forward product and its two gradients."""
     return one_by_one(products(shape, [length] * batch, predictions), calls_of_each=3)
 
 
@@ -102,9 +102,9 @@ def inference(*, shape: dict[str, Any], texts: str, checkpoint: str) -> Prepared
 
 
 def one_by_one(steps: list[Product], calls_of_each: int) -> Prepared:
-    """Products one after the other, each in the precision in which it is faster."""
+    """Run the products one after the other, each in the precision in which it is faster."""
 
-    @cache  # at the first round, when nobody else is at work
+    @cache  # runs in the first round, when no other contender is busy
     def fastest() -> list[list[Call]]:
         both = [
             [calls(step, dtype)[:calls_of_each] for dtype in ("bfloat16", "float32")]
@@ -120,19 +120,19 @@ def one_by_one(steps: list[Product], calls_of_each: int) -> Prepared:
 
 
 def startup(*, checkpoint: str) -> Prepared:
-    """Every member of the zip, read and inflated in chunks that are dropped."""
+    """Read and inflate every member of the zip, and discard the data."""
     return fresh_processes(READ, f"{checkpoint}/tf1.zip")
 
 
 def square(*, dtype: str) -> Prepared:
-    """One product of two large matrices: the rate that is given as the machine's."""
+    """One product of two large matrices, which measures the machine's FLOP/s."""
     product = Product(1, 1, SQUARE, SQUARE, SQUARE)
     multiply = calls(product, dtype)[0]
     return Prepared(timed(multiply), {"operations": product.operations})
 
 
 def calls(product: Product, dtype: str) -> list[Call]:
-    """The product itself, and those of its two gradients."""
+    """Return functions that compute the product and its two gradients."""
     import tensorflow as tf
 
     stack = (product.stack,) if product.stack > 1 else ()
@@ -153,14 +153,17 @@ def calls(product: Product, dtype: str) -> list[Call]:
 
 
 def seconds(work: list[Call]) -> float:
-    """Time that the calls take together, each repeated; the first, which traces, not counted."""
+    """Return the total time of the calls, each averaged over repetitions after a first call.
+
+    The first call traces the function and is not timed.
+    """
     return sum(map(_seconds, work))
 
 
 def _seconds(call: Call) -> float:
     call()
     began, times = time.perf_counter(), 0
-    while time.perf_counter() - began < AT_LEAST:
+    while time.perf_counter() - began < MIN_SECONDS:
         call()
         times += 1
     return (time.perf_counter() - began) / times

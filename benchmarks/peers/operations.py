@@ -1,14 +1,14 @@
-"""A profile that TensorFlow wrote → milliseconds of each group of operations."""
+"""Milliseconds of each group of operations in a TensorFlow profile."""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-# An operation's, "path:kind"; or what an island compiled by XLA leaves, whose own are others.
+# Matches an operation, "path:kind", or the event of an island compiled by XLA.
 EVENT = re.compile(r".*[^:]:_?[A-Z]\w+|ExecutorState::ProcessAsync::Start")
 
-# Which operations are of a group: the first whose pattern is in "path:kind".
+# Patterns of the groups; an operation is in the first group whose pattern matches "path:kind".
 GROUPS = {
     "optimizer and clipping": r"\b(adam_w|muon)/|ResourceApply",
     "islands compiled by XLA": r"^ExecutorState::ProcessAsync::Start$",
@@ -26,7 +26,10 @@ GROUPS = {
 
 
 def milliseconds(folder: Path, steps: int) -> dict[str, float]:
-    """Time of each group in one step, of a profile of so many made one operation at a time."""
+    """Return the time of each group in one step, from a profile of `steps` steps.
+
+    The profile must have been recorded with one operation at a time.
+    """
     totals: defaultdict[str, float] = defaultdict(float)
     for path in folder.rglob("*.xplane.pb"):
         for operation, time in operations(path):
@@ -35,19 +38,19 @@ def milliseconds(folder: Path, steps: int) -> dict[str, float]:
 
 
 def group_of(operation: str) -> str:
-    """The group of an operation, "path:kind"."""
+    """Return the group of an operation, "path:kind"."""
     actual = (name for name, pattern in GROUPS.items() if re.search(pattern, operation))
     return next(actual, "the rest")
 
 
 def operations(path: Path) -> Iterator[tuple[str, float]]:
-    """Every operation of the graph that ran, and its milliseconds."""
+    """Yield every executed operation of the graph and its milliseconds."""
     from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
     space = xplane_pb2.XSpace.FromString(path.read_bytes())
     for plane in space.planes:
         for line in plane.lines:
-            if line.name.startswith("tf_Compute"):  # tf.data's threads do not make the step wait
+            if line.name.startswith("tf_Compute"):  # without tf.data's threads, which run ahead
                 for event in line.events:
                     name = plane.event_metadata[event.metadata_id].name
                     if EVENT.fullmatch(name):

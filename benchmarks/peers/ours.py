@@ -1,4 +1,4 @@
-"""Our package as a user of its commands gets it, with no setting that they do not have."""
+"""Our package with the default settings of its commands."""
 
 import os
 import sys
@@ -18,12 +18,12 @@ from benchmarks.peers import inputs
 from benchmarks.peers.worker import (
     Figures,
     Prepared,
-    anew,
     fresh_processes,
     peak_memory,
     peak_of_children,
     serve,
     timed,
+    timed_without_setup,
 )
 
 ENDLESS = sys.maxsize
@@ -42,7 +42,7 @@ print(imported - began, loaded - imported, time.perf_counter() - loaded)
 
 
 def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Prepared:
-    """`pretrain`'s step from a checkpoint, on one batch again and again."""
+    """`pretrain`'s step from a checkpoint, repeated on one batch."""
     from roformer_tf import RoFormerForMaskedLM
     from roformer_tf.training.devices import choose_precision
 
@@ -50,20 +50,20 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Pre
     model = RoFormerForMaskedLM.from_pretrained(
         f"{checkpoint}/own", dtype=choose_precision("auto"), **rates
     )
-    return training(model, constantly(full_batch(batch, length, model.config.vocab_size)))
+    return training(model, repeated_batch(full_batch(batch, length, model.config.vocab_size)))
 
 
 def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
-    """The same step of a new model of any shape."""
+    """The same step of a new model of the given shape."""
     from roformer_tf import RoFormerConfig
 
     model = new_model(RoFormerConfig(**shape, max_position_embeddings=length))
-    step = training(model, constantly(full_batch(batch, length, shape["vocab_size"])))
+    step = training(model, repeated_batch(full_batch(batch, length, shape["vocab_size"])))
     return step._replace(facts=step.facts | {"tokens_a_step": batch * length})
 
 
 def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
-    """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
+    """The step on "real" rows, masked by a thread, or on "one" batch; "no": only the rows."""
     from roformer_tf.corpus.batches import pretraining_batches
     from roformer_tf.corpus.objectives import MaskingConfig, make_objective
     from roformer_tf.corpus.shards import PreparedRows
@@ -83,11 +83,11 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
         endless = iter(prefetched(batches))
         return Prepared(timed(lambda: next(endless)), {})
     model = new_model(SMALL.replace(vocab_size=tokenizer.vocab_size))
-    return training(model, prefetched(batches) if data == "real" else constantly(batches[0]))
+    return training(model, prefetched(batches) if data == "real" else repeated_batch(batches[0]))
 
 
 def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
-    """Where the time of the step goes, with the plain forms or the fast ones."""
+    """Profile of the step, with the plain or the fast implementations."""
     import tensorflow as tf
 
     from benchmarks.peers.operations import milliseconds
@@ -108,7 +108,7 @@ def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
 
 
 def new_model(config: Any) -> Any:
-    """A model with random weights in the precision that `pretrain` takes."""
+    """Return a model with random weights in the precision that `pretrain` chooses."""
     from roformer_tf import RoFormerForMaskedLM
     from roformer_tf.training.devices import choose_precision
 
@@ -116,9 +116,9 @@ def new_model(config: Any) -> Any:
 
 
 def training(model: Any, batches: Any) -> Prepared:
-    """`fit` after `compile`, both as `pretrain` calls them.
+    """Compile and fit with the arguments that `pretrain` uses.
 
-    A round is timed from the begin of its first step to the end of its last.
+    A round is timed from the start of its first step to the end of its last.
     """
     import keras
 
@@ -156,8 +156,8 @@ def training(model: Any, batches: Any) -> Prepared:
     return Prepared(run, {"first_loss": first, "precision": model.dtype_policy.name})
 
 
-def constantly(batch: Any) -> Any:
-    """One batch without end, by the pipeline that real ones come through."""
+def repeated_batch(batch: Any) -> Any:
+    """Return an endless pipeline of one batch, with the prefetching of real batches."""
     import grain
 
     from roformer_tf.training.feeding import prefetched
@@ -166,7 +166,7 @@ def constantly(batch: Any) -> Any:
 
 
 def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
-    """A batch as `pretrain` gives them to its model, of full rows."""
+    """Return a batch of full rows in the form in which `pretrain` passes it to its model."""
     result = inputs.masked_batch(batch, length, vocabulary)
     tokens = {
         "token_ids": result.token_ids.astype("int32"),
@@ -178,14 +178,16 @@ def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
 
 
 def inference(*, checkpoint: str, texts: str, precision: str, engine: str = "keras") -> Prepared:
-    """Hidden states of one text, or of 32 of mixed lengths, batched as `predict` does."""
+    """Hidden states of one text or of 32 texts of mixed lengths, in the batches of `predict`."""
     from roformer_tf.models.rows import run_rows
 
     model, vocab_size = (_by_keras if engine == "keras" else _by_graph)(
         f"{checkpoint}/own", engine, precision
     )
     rows = inputs.rows_of(texts, vocab_size)
-    return Prepared(timed(lambda: run_rows(model, rows)), inputs.described(run_rows(model, rows)))
+    return Prepared(
+        timed(lambda: run_rows(model, rows)), inputs.state_figure(run_rows(model, rows))
+    )
 
 
 def _by_keras(folder: str, _: str, precision: str) -> tuple[Any, int]:
@@ -201,7 +203,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
     from roformer_tf.engines.model import graph_model
     from roformer_tf.engines.network import Network
 
-    chosen = choose(engine, precision)  # says what is missing
+    chosen = choose(engine, precision)  # its message names a missing package
     assert (chosen.engine, chosen.precision) == (engine, precision), chosen.message
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
@@ -210,7 +212,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
 
 
 def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) -> Prepared:
-    """Prompts continued; how long the first call took, and a token early and late in the text."""
+    """Greedy generation; also reports the time of the first call, an early and a late token."""
     from roformer_tf import RoFormerForCausalLM
     from roformer_tf.models.generation_config import GenerationConfig
 
@@ -229,7 +231,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
 
     began = time.perf_counter()
     first = work()
-    took = time.perf_counter() - began
+    first_call = time.perf_counter() - began
     assert all(len(item.token_ids) == new for (item,) in first)
 
     def run(count: int) -> Figures:
@@ -238,11 +240,11 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
         early, late = (float(np.median(x)) for x in (steps[5:20], steps[-15:]))
         return actual | {"early_token": early, "late_token": late}
 
-    return Prepared(run, {"first_call": took})
+    return Prepared(run, {"first_call": first_call})
 
 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
-    """Sentences of the same meaning, as the command makes them; a unit of work is a sentence."""
+    """Paraphrases by the code of `generate --paraphrases`; one sentence is one unit of work."""
     from roformer_tf import RoFormerForSentenceSimilarity
     from roformer_tf.inference.generate import GenerateConfig, generate_texts
     from roformer_tf.models.generation_config import GenerationConfig
@@ -269,12 +271,12 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
 
 
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
-    """Vectors of all lines of a file, written as the command writes them, without its checks."""
+    """Vectors of all lines of a file, written like `embed` writes them but without its checks."""
     from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.inference.embed_file import vector_file
 
     embedder = VectorSettings(precision=dtype).open(model)
-    folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
+    folder = tempfile.TemporaryDirectory()  # deleted when it is garbage-collected
 
     def work() -> None:
         output = f"{folder.name}/vectors.npy"
@@ -286,13 +288,13 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
 
     def run(count: int) -> Figures:
         actual = timed(work)(count)
-        return actual | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        return actual | inputs.vector_figures(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 
 
 def rotary(*, form: str, dtype: str) -> Prepared:
-    """Queries and keys rotated, and the gradient of both."""
+    """Rotation of queries and keys, forward and backward."""
     import tensorflow as tf
 
     from roformer_tf.layers import rotary as forms
@@ -303,17 +305,17 @@ def rotary(*, form: str, dtype: str) -> Prepared:
     def call(query: Any, key: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([query, key])
-            turned = [rotate(x, tf.range(x.shape[1])) for x in (query, key)]
-        return tape.gradient(turned, [query, key], [query, key])
+            rotated_pair = [rotate(x, tf.range(x.shape[1])) for x in (query, key)]
+        return tape.gradient(rotated_pair, [query, key], [query, key])
 
     query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
     return Prepared(timed(lambda: call(query, key)), {})
 
 
 def split(*, rotated: bool, dtype: str) -> Prepared:
-    """The pass by which a step splits its projection, with rotation or without, and its gradient.
+    """Splitting of a step's projection, with or without rotation, forward and backward.
 
-    The difference of both is what rotation costs a step in each layer.
+    The difference is the cost of rotation in each layer.
     """
     import tensorflow as tf
 
@@ -322,20 +324,20 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
     from roformer_tf.layers.rotary import angles
 
     @island
-    def parts(projected: Any) -> Any:  # (B, T, 3, N, 2, H/2) → 3 × (B, N, T, H)
+    def split_heads(projected: Any) -> Any:  # (B, T, 3, N, 2, H/2) → 3 × (B, N, T, H)
         query, key, value = tf.unstack(tf.transpose(projected, (2, 0, 3, 1, 4, 5)))
         flat = [tf.reshape(x, (*x.shape[:3], -1)) for x in (query, key, value)]
         return flat[0] * flat[0].shape[-1] ** -0.5, flat[1], flat[2]
 
     @island
-    def whole(query: Any, key: Any, value: Any) -> Any:
+    def merge_heads(query: Any, key: Any, value: Any) -> Any:
         flat = tf.stack([query * query.shape[-1] ** -0.5, key, value])
         pairs = tf.reshape(flat, (*flat.shape[:-1], 2, -1))
         return tf.transpose(pairs, (1, 3, 0, 2, 4, 5))
 
     @with_gradient
     def split_alone(projected: Any) -> Any:
-        return parts(projected), whole
+        return split_heads(projected), merge_heads
 
     @tf.function
     def call(projected: Any) -> Any:
@@ -355,7 +357,7 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
 
 
 def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepared:
-    """One row of an attention, and the gradient of row and weights."""
+    """Attention over one row, with gradients of input and weights."""
     import tensorflow as tf
 
     from roformer_tf import RotaryLinearAttention, RotaryMultiHeadAttention
@@ -365,7 +367,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     arguments: dict[str, Any] = {}
     if form == "softmax":
         layer = RotaryMultiHeadAttention(4, 64)
-    elif form == "window":  # as a local layer of `local_attention` 128
+    elif form == "window":  # equals a local layer with `local_attention` 128
         layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
         arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
@@ -376,8 +378,8 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
         with tf.GradientTape() as tape:
             tape.watch(x)
             values = () if form == "window" else (x,)
-            answer = layer(x, *values, **arguments)
-        return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
+            output = layer(x, *values, **arguments)
+        return tape.gradient(output, [x, *layer.trainable_variables], output)[0]
 
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")
     call(x)
@@ -385,7 +387,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
 
 
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
-    """Ids of every document of a file in one call, by a tokenizer that has seen no text before."""
+    """Conversion of every document of a file to ids in one call, with empty tokenizer caches."""
     from roformer_tf import RoFormerTokenizer
 
     texts = list(inputs.texts_of(corpus))
@@ -395,11 +397,13 @@ def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
         return lambda: new.ids_and_words_of(texts)
 
     ids, _, bounds = make()()
-    return Prepared(anew(make), inputs.counted(texts, np.split(ids, bounds[1:-1])))
+    return Prepared(
+        timed_without_setup(make), inputs.text_figures(texts, np.split(ids, bounds[1:-1]))
+    )
 
 
 def preparation(*, corpus: str, **settings: Any) -> Prepared:
-    """`prepare`: documents to words, to ids, to rows, to shards."""
+    """The whole `prepare` command: documents to words, ids, rows and shards."""
     from roformer_tf.corpus.preparation import PreparationConfig, prepare
 
     folder = tempfile.TemporaryDirectory()

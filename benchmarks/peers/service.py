@@ -1,10 +1,10 @@
-"""A service as it is written by hand around transformers: FastAPI, one question after the other.
+"""A minimal service around transformers: FastAPI, one request at a time.
 
     python benchmarks/peers/service.py torch|onnx FOLDER PORT
 
-torch: compiled, bfloat16. onnx: exported and quantized by optimum (int8, dynamic, a scale for each
-column, AVX512-VNNI), answered by its ONNX Runtime model. Each has its model warm before it listens.
-It is no part of the package, and runs where that is not installed.
+torch: compiled, bfloat16. onnx: exported and quantized by optimum (int8, dynamic, per channel,
+AVX512-VNNI), run by its ONNX Runtime model. Both warm up before they listen. This script does not
+need the package.
 """
 
 import sys
@@ -22,57 +22,57 @@ LENGTHS = (5, 20, 60, 150, 200)
 
 
 def by_torch(folder: str, tokenizer: Any) -> Callable[[str], list[float]]:
-    """A compiled model in bfloat16."""
+    """Return a function that predicts with a compiled model in bfloat16."""
     model = AutoModelForSequenceClassification.from_pretrained(folder, dtype=torch.bfloat16).eval()
     call = torch.compile(model, dynamic=True)
 
-    def answer(text: str) -> list[float]:
+    def scores_of(text: str) -> list[float]:
         with torch.inference_mode():
             logits = call(**tokenizer(text, return_tensors="pt", truncation=True)).logits
-        shares: list[float] = logits[0].float().softmax(-1).tolist()
-        return shares
+        probabilities: list[float] = logits[0].float().softmax(-1).tolist()
+        return probabilities
 
-    return answer
+    return scores_of
 
 
 def by_onnx(folder: str, tokenizer: Any) -> Callable[[str], list[float]]:
-    """An export in int8."""
+    """Return a function that predicts with an int8 ONNX export."""
     from optimum.onnxruntime import ORTModelForSequenceClassification, ORTQuantizer
     from optimum.onnxruntime.configuration import AutoQuantizationConfig
 
     with tempfile.TemporaryDirectory() as name:
-        exported, rounded = Path(name) / "exported", Path(name) / "rounded"
+        exported, quantized = Path(name) / "exported", Path(name) / "rounded"
         ORTModelForSequenceClassification.from_pretrained(folder, export=True).save_pretrained(
             exported
         )
         settings = AutoQuantizationConfig.avx512_vnni(is_static=False, per_channel=True)
         ORTQuantizer.from_pretrained(exported).quantize(
-            save_dir=rounded, quantization_config=settings
+            save_dir=quantized, quantization_config=settings
         )
         model = ORTModelForSequenceClassification.from_pretrained(
-            rounded, file_name="model_quantized.onnx"
+            quantized, file_name="model_quantized.onnx"
         )
 
-    def answer(text: str) -> list[float]:
+    def scores_of(text: str) -> list[float]:
         arguments = tokenizer(text, return_tensors="np", truncation=True)
-        shares: list[float] = torch.tensor(model(**arguments).logits[0]).softmax(-1).tolist()
-        return shares
+        probabilities: list[float] = torch.tensor(model(**arguments).logits[0]).softmax(-1).tolist()
+        return probabilities
 
-    return answer
+    return scores_of
 
 
 def main(kind: str, folder: str, port: str) -> None:
-    """Answer until the process ends."""
+    """Serve until the process is ended."""
     tokenizer = AutoTokenizer.from_pretrained(folder, model_max_length=512)
-    answered = {"torch": by_torch, "onnx": by_onnx}[kind](folder, tokenizer)
+    predict_scores = {"torch": by_torch, "onnx": by_onnx}[kind](folder, tokenizer)
     for length in LENGTHS:
-        answered("好" * length)
+        predict_scores("好" * length)
     app = fastapi.FastAPI()
 
-    # not in threads: several calls at a time would have the cores take turns
+    # async, so that requests do not run in threads, which would compete for the cores
     @app.post("/predict")
-    async def predict(question: dict[str, str]) -> dict[str, Any]:
-        scores = answered(question["text"])
+    async def predict(request: dict[str, str]) -> dict[str, Any]:
+        scores = predict_scores(request["text"])
         label = max(range(len(scores)), key=scores.__getitem__)
         return {"predictions": [{"label": str(label), "scores": scores}]}
 

@@ -1,12 +1,13 @@
-"""What the process of every peer does: prepare a case, then run it whenever it is asked to.
+"""The process of a peer: prepare a case, then run it for each request.
 
-Requests are lines of JSON on standard input, answers lines on standard output; what libraries
-print goes to standard error. Needs Python alone, since every peer has an environment of its own.
+Requests are lines of JSON on standard input, responses are lines on standard output. Output of
+libraries goes to standard error. This module needs only Python, because every peer has its own
+environment.
 
     {"case": "mlm_step", "length": 512, …}  → {"loss": 10.9, …}       prepared: built, compiled
     {"count": 3}                            → {"seconds": 1.24}       three steps in one round
     {"count": 0}                            → {"peak_memory": 2e9}    since the first round
-    whatever goes wrong                     → {"error": "ValueError: …"}
+    any failure                             → {"error": "ValueError: …"}
 """
 
 import json
@@ -24,22 +25,22 @@ from typing import Any, NamedTuple, TextIO
 
 Figures = dict[str, Any]
 
-# Characters of an error's message that are reported.
-LONGEST_ERROR = 300
+# Maximum characters of a reported error message.
+MAX_ERROR_LENGTH = 300
 
 
 class Prepared(NamedTuple):
-    """A case that is ready: what to run, and what else is worth knowing of it."""
+    """A prepared case."""
 
     run: Callable[[int], Figures]
-    """Do it so many times; {"seconds": in all, …}."""
+    """Run the work `count` times; returns {"seconds": total, …}."""
     facts: Figures
     peak: Callable[[], int] | None = None
-    """Bytes, where not this process but its children do the work."""
+    """Peak memory in bytes, if child processes do the work. Default: this process's peak."""
 
 
 def timed(work: Callable[[], object]) -> Callable[[int], Figures]:
-    """A round of calls one after the other."""
+    """Return a round function that calls `work` repeatedly."""
 
     def run(count: int) -> Figures:
         began = time.perf_counter()
@@ -51,8 +52,11 @@ def timed(work: Callable[[], object]) -> Callable[[int], Figures]:
 
 
 def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> None:
-    """Answer requests until standard input ends; the first one has the versions of `packages`."""
-    answers = _answers_alone_on_stdout()
+    """Process requests until standard input ends.
+
+    The response to the first request includes the versions of `packages`.
+    """
+    responses = _redirect_stdout()
     by_name = {case.__name__: case for case in cases}
     versions = {name: version(name) for name in packages}
     prepared: Prepared | None = None
@@ -61,20 +65,20 @@ def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> 
         try:
             if "case" in request:
                 prepared = by_name[request.pop("case")](**request)
-                answer = {"versions": versions, **prepared.facts}
-                _forget_peak()
+                response = {"versions": versions, **prepared.facts}
+                _reset_peak()
             else:
                 assert prepared is not None
-                answer = _round(prepared, request["count"])
-        except Exception as error:  # the runner reports it: a peer that fails is a row, too
+                response = _round(prepared, request["count"])
+        except Exception as error:  # reported as a failed row by the runner
             traceback.print_exc()
-            message = " ".join(str(error).split())[:LONGEST_ERROR]
-            answer = {"error": f"{type(error).__name__}: {message}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            message = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
+            response = {"error": f"{type(error).__name__}: {message}"}
+        print(json.dumps(response), file=responses, flush=True)
 
 
-def anew(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
-    """A round of calls, each of something made for it, which is not timed."""
+def timed_without_setup(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
+    """Return a round function that times calls of new objects, without their creation."""
 
     def run(count: int) -> Figures:
         return {"seconds": sum(timed(make())(1)["seconds"] for _ in range(count))}
@@ -83,9 +87,9 @@ def anew(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
 
 
 def fresh_processes(program: str, *arguments: str) -> Prepared:
-    """Python programs from their first instant to their last.
+    """Time new Python processes from start to exit.
 
-    What a program prints at its end, seconds of its stages, is reported for the last one.
+    The program prints the seconds of its stages; those of the last process are reported.
     """
     command = [sys.executable, "-c", program, *arguments]
 
@@ -100,13 +104,13 @@ def fresh_processes(program: str, *arguments: str) -> Prepared:
 
 
 def peak_of_children() -> int:
-    """Largest memory that a finished child process had, in bytes."""
+    """Return the peak memory of the largest finished child process, in bytes."""
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit
 
 
 def peak_memory() -> int:
-    """Largest resident memory of this process since it was ready, in bytes (Linux; else ever)."""
+    """Return this process's peak resident memory in bytes, on Linux since it was ready."""
     try:
         status = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -121,14 +125,14 @@ def _round(prepared: Prepared, count: int) -> Figures:
     return prepared.run(count)
 
 
-def _forget_peak() -> None:
-    """Have the peak of memory counted anew: building and compiling are no part of it."""
+def _reset_peak() -> None:
+    """Reset the peak of memory, to exclude building and compiling."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _answers_alone_on_stdout() -> TextIO:
-    """Standard output for the answers, while everything printed goes to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
+def _redirect_stdout() -> TextIO:
+    """Return standard output for responses, and redirect everything printed to standard error."""
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return answers
+    return responses

@@ -1,10 +1,10 @@
-"""A real search, made and measured: a manual's pages, its titles and index entries as queries.
+"""Build and evaluate a search in a manual, with titles and index entries as queries.
 
     python -m benchmarks.search --data ../shared/data/search
 
-Makes runs/search/model and runs/search/index by the commands that a user types, which it prints,
-and a table of every way to search in runs/search/table.md. What is done is not done again: killed,
-the same line goes on. `python -m benchmarks.search.manual` makes the data from Debian's package.
+Builds runs/search/model and runs/search/index with ordinary roformer-tf commands, which it prints,
+and writes a table of all search methods to runs/search/table-test.md. After an interruption the
+same command resumes. `python -m benchmarks.search.manual` creates the data from Debian's package.
 """
 
 import sys
@@ -31,29 +31,29 @@ from roformer_tf.top_k import top_k
 
 @dataclass(frozen=True)
 class SearchBenchmark:
-    """Make a search in a manual, and compare it with search by words."""
+    """Build a search in a manual, and compare it with search by words."""
 
     data: Path
     """Folder with documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     output: Path = Path("runs/search")
     """Folder of models, indexes and the table."""
     seeds: int = 3
-    """Trainings, each with its own figures; the model has the mean of their weights."""
+    """Number of training runs; the model has the mean of their weights."""
     split: str = "test"
-    """Queries that are evaluated: valid, while something is chosen."""
+    """Queries to evaluate. Use valid for choosing settings."""
     translations: bool = True
-    """Whether the model also learns from what LibreOffice's menus and dialogs say in Chinese and in
-    English, which apt fetches (Debian or Ubuntu)."""
+    """Also train on the strings of LibreOffice's menus and dialogs in Chinese and English, which
+    apt downloads (Debian or Ubuntu)."""
     reranker: bool = True
-    """Whether a model of pairs is trained, too, and reads the first 50."""
+    """Also train a cross-encoder that reranks the first 50 results."""
 
 
 def main(config: SearchBenchmark) -> None:
-    """Make what is missing, and evaluate. Raises InputError for wrong data."""
+    """Build what is missing, and evaluate. Raises InputError for wrong data."""
     recipe = SearchRecipe(config.data, config.output, config.seeds, config.translations)
     try:
         recipe.write_translations()
-    except InputError as error:  # a search without them is worse, and a search all the same
+    except InputError as error:  # continue without translations: the search is only less accurate
         print(f"! {error} The model learns without translations.", file=sys.stderr)
         recipe = replace(recipe, translations=False)
     recipe.make()
@@ -67,28 +67,28 @@ def main(config: SearchBenchmark) -> None:
 
 
 def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
-    """Search without a model."""
+    """Evaluate search by words, without a model."""
     texts = recipe.texts()
     names = list(texts)
     queries = recipe.queries(split)
-    wanted = np.array([names.index(document) for document in queries.documents])
-    ways: dict[str, Callable[[], np.ndarray]] = {
+    relevant = np.array([names.index(document) for document in queries.documents])
+    methods: dict[str, Callable[[], np.ndarray]] = {
         "BM25 of words": lambda: BM25(texts.values()).scores(queries.texts),
         "TF-IDF of 1 to 3 characters": lambda: TfIdfSearch(texts.values()).scores(queries.texts),
         "BM25 as `--hybrid` has it: words, pairs of characters, the beginning three times": (
             lambda: index_scores(list(texts.values()), queries.texts)
         ),
     }
-    for title, scores_of in ways.items():
+    for title, scores_of in methods.items():
         ranked = []
-        for scores, page in zip(scores_of(), wanted, strict=True):
-            places = np.flatnonzero(top_k(scores, RERANKED) == page)
-            ranked.append(int(places[0]) + 1 if len(places) else NEVER)
+        for scores, page in zip(scores_of(), relevant, strict=True):
+            positions = np.flatnonzero(top_k(scores, RERANKED) == page)
+            ranked.append(int(positions[0]) + 1 if len(positions) else NEVER)
         yield title, evaluate([ranked])
 
 
 def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
-    """BM25 of an index's words, in which all vectors are equal: (queries, texts)."""
+    """Return the BM25 scores (queries, texts) of an index, which is built with dummy vectors."""
     with tempfile.TemporaryDirectory() as folder, closing(open_to_write(Path(folder))) as database:
         documents = [Document(text, str(number)) for number, text in enumerate(texts)]
         with transaction(database):
@@ -99,42 +99,42 @@ def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
 
 
 def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
-    """Search by vectors before training, after each kind of it, and by words, too."""
+    """Evaluate vectors before and after each training stage, and hybrid search."""
     output = recipe.output
-    ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
+    methods: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
     before = (output / "pretrained" / "model", output / "indexes" / "pretrained")
-    ways["vectors before training"] = [(*before, (), "before")]
+    methods["vectors before training"] = [(*before, (), "before")]
     kinds = {
         "pages": ("trained on the pages, without labels", output / "pages" / "model"),
         "pairs": ("trained on the pairs, too", output / "model"),
     }
     for kind, (title_of_kind, mean) in kinds.items():
-        models = [recipe.trained(kind, seed) for seed in range(recipe.seeds)]
+        models = [recipe.model_path(kind, seed) for seed in range(recipe.seeds)]
         indexes = [output / "indexes" / f"{kind}-{seed}" for seed in range(recipe.seeds)]
-        of_mean = output / ("index" if kind == "pairs" else "indexes/pages")
+        mean_index = output / ("index" if kind == "pairs" else "indexes/pages")
         for way, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
-            ways[f"{way}, {title_of_kind}"] = [
+            methods[f"{way}, {title_of_kind}"] = [
                 (model, index, flags, f"{way}-{index.name}")
                 for model, index in zip(models, indexes, strict=True)
             ]
-            ways[f"{way}, {title_of_kind}, weights averaged"] = [
-                (mean, of_mean, flags, f"{way}-{kind}")
+            methods[f"{way}, {title_of_kind}, weights averaged"] = [
+                (mean, mean_index, flags, f"{way}-{kind}")
             ]
     queries = recipe.queries(split)
-    for title, of_seeds in ways.items():
+    for title, runs in methods.items():
         actual = []
-        for model, index, flags, name in of_seeds:
+        for model, index, flags, name in runs:
             recipe.index(model, index)
-            actual.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
+            actual.append(ranks(recipe.search(split, model, index, *flags, name=name), queries))
         yield title, evaluate(actual)
 
 
 def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
-    """The hybrid search, its first in the order of a model of pairs, which is trained here."""
+    """Train a cross-encoder and evaluate hybrid search with its reranking."""
     recipe.train_reranker()
     flags = ("--hybrid", "--rerank", recipe.output / "rerank" / "model")
     model, index = recipe.output / "model", recipe.output / "index"
-    actual = recipe.ask(split, model, index, *flags, name="reranked")
+    actual = recipe.search(split, model, index, *flags, name="reranked")
     title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
     yield title, evaluate([ranks(actual, recipe.queries(split))])
 

@@ -1,10 +1,10 @@
-"""A manual's pages, and the titles and index entries that belong to them, from Debian's package.
+"""Pages of a manual with their titles and index entries, from Debian's package.
 
     python -m benchmarks.search.manual --output manual        on Debian or Ubuntu
 
-Writes what `benchmarks.search --data` reads. Pages are split by a hash of their names: a page's
-queries are all in one of train, valid and test. This split is this script's own, so that figures
-from another one, such as those of SEARCH.md, are not to be compared with its own to the digit.
+Writes the data that `benchmarks.search --data` reads. Pages are split by a hash of their names, so
+all queries of a page are in the same split. Figures on another split, such as those of SEARCH.md,
+are not exactly comparable.
 """
 
 import gzip
@@ -19,45 +19,45 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command_line import settings_of
-from benchmarks.debian import CHINESE, LEAST_CHINESE, html_text, unpack
+from benchmarks.debian import CHINESE, MIN_CHINESE, html_text, unpack
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
 PACKAGE = "libreoffice-help-zh-cn"
 DOCUMENTS, QUERIES = "documents.jsonl.gz", "queries_{}.tsv.gz"
-# Of a hundred pages.
+# Pages of each split, in percent.
 SHARES = {"train": 73, "valid": 12, "test": 15}
 _TITLE = re.compile(r"<h1\b.*?</h1>", re.DOTALL)
 
 
 @dataclass(frozen=True)
 class ManualConfig:
-    """Make documents and queries of the manual of LibreOffice in Chinese."""
+    """Create documents and queries from the Chinese manual of LibreOffice."""
 
     output: Path
     """Folder for documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
+    """Folder with the unpacked package. Default: apt downloads it."""
 
 
 class Page(NamedTuple):
     """A page of the manual."""
 
     name: str
-    """Its path, such as scalc/guide/calc_date."""
+    """Path of the page, such as scalc/guide/calc_date."""
     text: str
-    """Without its title."""
+    """Text without the title."""
     queries: tuple[str, ...]
-    """Its title and its index entries."""
+    """Title and index entries."""
 
 
 def main(config: ManualConfig) -> None:
-    """Write the files. Raises InputError where there is no package, or another one."""
+    """Write the files. Raises InputError if the package is missing or has no such pages."""
     with tempfile.TemporaryDirectory() as folder:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
         actual = list(pages(config.package or Path(folder)))
-    queries = dict(own_queries(actual))
+    queries = dict(unique_queries(actual))
     if not queries:
         raise InputError(
             f"there are no pages with titles in {config.package}. Give the folder that "
@@ -75,27 +75,27 @@ def main(config: ManualConfig) -> None:
 
 
 def pages(folder: Path) -> Iterator[Page]:
-    """The Chinese pages under a folder, in the order of their paths."""
+    """Yield the Chinese pages below a folder, sorted by path."""
     for path in sorted(folder.rglob("*.html")):
         page = path.read_text(encoding="utf-8", errors="replace")
         text = html_text(_TITLE.sub("", page)).replace("\n", " ")
         place = path.relative_to(folder).with_suffix("").as_posix()
         _, _, name = place.partition("/text/")
-        if name and len(CHINESE.findall(text)) >= LEAST_CHINESE:
+        if name and len(CHINESE.findall(text)) >= MIN_CHINESE:
             yield Page(name, text, _entries(page))
 
 
-def own_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
-    """Each title or index entry that belongs to one page alone, and that page's name."""
-    owners: dict[str, set[str]] = {}
+def unique_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
+    """Yield each title or index entry that belongs to exactly one page, with the page's name."""
+    pages_by_query: dict[str, set[str]] = {}
     for page in pages:
         for query in page.queries:
-            owners.setdefault(query, set()).add(page.name)
-    return ((query, names.pop()) for query, names in owners.items() if len(names) == 1)
+            pages_by_query.setdefault(query, set()).add(page.name)
+    return ((query, names.pop()) for query, names in pages_by_query.items() if len(names) == 1)
 
 
 def split_of(name: str) -> str:
-    """train, valid or test, by a hash of a page's name: the same on every machine."""
+    """Return train, valid or test, by a hash of the page's name that is equal on all machines."""
     place = int(hashlib.blake2b(name.encode(), digest_size=8).hexdigest(), 16) % 100
     for split, share in SHARES.items():
         if place < share:
@@ -105,7 +105,7 @@ def split_of(name: str) -> str:
 
 
 def _entries(page: str) -> tuple[str, ...]:
-    """A page's title and index entries, each once, except those that were not translated."""
+    """Return a page's unique title and index entries, without untranslated ones."""
     reader = _Entries()
     reader.feed(page)
     plain = (" ".join(entry.split()) for entry in ("".join(reader.title), *reader.keywords))
@@ -113,7 +113,7 @@ def _entries(page: str) -> tuple[str, ...]:
 
 
 class _Entries(html.parser.HTMLParser):
-    """Collects the first heading, and the entries of the index."""
+    """Collects the first heading and the index entries."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class _Entries(html.parser.HTMLParser):
 
 
 def _write(path: Path, lines: Iterable[str]) -> None:
-    """A file of lines, gzipped, the same bytes every time."""
+    """Write lines to a gzipped file, with identical bytes every time."""
     content = "".join(f"{line}\n" for line in lines).encode()
     with temporary_file(path) as temporary:
         temporary.write_bytes(gzip.compress(content, mtime=0))

@@ -1,7 +1,7 @@
-"""The commands that a search in a manual is made of, in their order, as a user types them.
+"""The roformer-tf commands that build a search in a manual, in their order.
 
-A step is done when its mark is in the folder `steps`, with exactly its command. After a kill, the
-next run continues with the step that was running, which itself resumes where it stopped.
+A finished step leaves a file in the folder `steps` that contains its command. After an
+interruption the next run resumes the unfinished step.
 """
 
 import gzip
@@ -25,11 +25,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file, temporary_folder, write_text
 
 CONFIGS = Path("benchmarks/search")
-# Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less.
+# Tokens of a passage. On the valid queries 112 to 160 were equally good; shorter is cheaper.
 PASSAGE_LENGTH = 112
-# Of a cosine relative to max-normalized BM25; chosen on the valid queries.
+# Weight of the cosine relative to max-normalized BM25; chosen on the valid queries.
 HYBRID_WEIGHT = 1.0
-# Of a page's first passage relative to its nearest; chosen on the valid queries, too.
+# Weight of a page's first passage relative to its nearest; chosen on the valid queries.
 BEGINNING_WEIGHT = 0.5
 RERANKED = 50
 # Wrong pages for each query in the training of the reranker.
@@ -38,21 +38,21 @@ WRONG = 4
 
 @dataclass(frozen=True)
 class SearchRecipe:
-    """Where everything comes from and goes to."""
+    """Paths and settings of a search in a manual, and its steps."""
 
     data: Path
     output: Path
     seeds: int
     translations: bool = True
-    """Whether it learns from a program's strings in two languages, too."""
+    """Also train on a program's strings in two languages."""
 
     @property
     def documents(self) -> Path:
-        """The pages."""
+        """The file of pages."""
         return self.data / DOCUMENTS
 
     def queries(self, split: str) -> Queries:
-        """The queries of train, valid or test. Raises InputError where there are none."""
+        """Return the queries of train, valid or test. Raises InputError if the file is missing."""
         path = self.data / QUERIES.format(split)
         try:
             rows = gzip.decompress(path.read_bytes()).decode().splitlines()[1:]
@@ -67,13 +67,13 @@ class SearchRecipe:
     # Files that commands read
 
     def write_translations(self) -> None:
-        """A program's strings in two languages. Raises InputError where apt cannot fetch them."""
+        """Write a program's strings in two languages. Raises InputError if apt fails."""
         if self.translations and not self._at("translations.jsonl").exists():
             self.output.mkdir(parents=True, exist_ok=True)
             write_translations(TranslationConfig(self._at("translations.jsonl")))
 
     def write_files(self) -> None:
-        """Text of another kind for pretraining; pairs with their pages; queries, one a line."""
+        """Write news for pretraining, pairs of query and page, and queries, one a line."""
         if not self._at("news.jsonl").exists():
             write_corpus(self._at("news.jsonl"))
         texts = self.texts()
@@ -85,35 +85,35 @@ class SearchRecipe:
             _write_jsonl(self._at(f"{split}.jsonl"), rows)
 
     def write_labelled(self) -> None:
-        """Queries with their own page, 1, and with other pages that were found for them, 0.
+        """Write queries with their own page (label 1) and with wrong search results (label 0).
 
-        The others are drawn from all that a reranker reads, of pages that queries of the same split
-        ask for: each page is right for some and wrong for others. A page that was only ever wrong,
-        as all of valid's and test's would be in training, would be memorized as wrong.
+        Wrong pages are drawn from all results that a reranker reads, but only pages that are right
+        for another query of the same split. Otherwise the model would memorize the pages of the
+        other splits as wrong, because they never occur with label 1.
         """
         texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
-            owners = dict(zip(*self.queries(split), strict=True))
-            asked = set(owners.values())
-            actual: dict[str, list[str]] = {query: [] for query in owners}
-            with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
+            page_by_query = dict(zip(*self.queries(split), strict=True))
+            relevant = set(page_by_query.values())
+            actual: dict[str, list[str]] = {query: [] for query in page_by_query}
+            with self.results_path(f"candidates-{split}").open(encoding="utf-8") as lines:
                 columns = next(lines).rstrip("\n").split("\t")
                 for line in lines:
                     cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
                     actual[cells["query"]].append(cells["id"])
             rows = []
             for query, pages in actual.items():
-                rest = [page for page in pages if page in asked and page != owners[query]]
+                rest = [page for page in pages if page in relevant and page != page_by_query[query]]
                 drawn = random.permutation(len(rest))[:WRONG]
-                for page in (owners[query], *[rest[number] for number in drawn]):
-                    label = str(int(page == owners[query]))
+                for page in (page_by_query[query], *[rest[number] for number in drawn]):
+                    label = str(int(page == page_by_query[query]))
                     rows.append({"query": query, "text": texts[page], "label": label})
             _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
 
     # Commands
 
     def make(self) -> None:
-        """Train the models, and make `model` and `index` of all."""
+        """Train the models, average them, and build `model` and `index`."""
         self.output.mkdir(parents=True, exist_ok=True)
         self.write_files()
         pretrained, corpora = self._at("pretrained"), (self.documents, self._at("news.jsonl"))
@@ -126,43 +126,46 @@ class SearchRecipe:
         pairs = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
         for seed in range(self.seeds):
             self.train("pages", seed, before, "--train", self.documents)
-            self.train("pairs", seed, self.trained("pages", seed), *pairs)
+            self.train("pairs", seed, self.model_path("pages", seed), *pairs)
         self.average("pages", self._at("pages") / "model")
         self.average("pairs", self._at("model"))
         self.index(self._at("model"), self._at("index"))
 
     def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
-        """Train a model on the pages, or on the pairs, as the config of that name says."""
+        """Train a model on the pages or on the pairs, with the config of that name."""
         arguments = ("--checkpoint", start, "--seed", seed, *sets)
-        output = ("--output", self.trained(kind, seed).parent)
+        output = ("--output", self.model_path(kind, seed).parent)
         self.step("finetune", *_config(kind), *arguments, *output)
 
     def average(self, kind: str, model: Path) -> None:
-        """Make one model of all trainings of a kind, which began alike: it is better than each."""
-        trained = [self.trained(kind, seed) for seed in range(self.seeds)]
-        if len(trained) > 1:
-            self.step("checkpoints", "average", *trained, "--output", model, replaced=True)
+        """Average the weights of all runs of a kind; the result is better than each run.
+
+        The runs start from the same checkpoint, so averaging is possible.
+        """
+        models = [self.model_path(kind, seed) for seed in range(self.seeds)]
+        if len(models) > 1:
+            self.step("checkpoints", "average", *models, "--output", model, replaced=True)
         elif not model.exists():
             with temporary_folder(model) as temporary:
-                shutil.copytree(trained[0], temporary, dirs_exist_ok=True)
+                shutil.copytree(models[0], temporary, dirs_exist_ok=True)
 
-    def trained(self, kind: str, seed: int) -> Path:
-        """The model that one training has made of the pages, or of the pairs."""
+    def model_path(self, kind: str, seed: int) -> Path:
+        """Return the folder of the model trained on the pages or on the pairs with this seed."""
         return self._at(f"{kind}-{seed}") / "model"
 
     def train_reranker(self) -> None:
-        """Train a model of pairs on what a search finds for train's queries.
+        """Train a cross-encoder on search results for the training queries.
 
-        It is a search that has not seen them. The other one was trained on their pages: the wrong
-        pages that it finds for them differ much, and those for new queries little.
+        The results come from the model trained on pages only, which has not seen the queries. A
+        model trained on them would return wrong pages that are too easy, unlike for new queries.
         """
         model, index = self._at("pages") / "model", self._at("indexes") / "pages"
         self.index(model, index)
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
-            actual = self.found(f"candidates-{split}")
-            asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
-            self.step("search", *search, *asked, "--output", actual)
+            actual = self.results_path(f"candidates-{split}")
+            queries = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
+            self.step("search", *search, *queries, "--output", actual)
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
         arguments = [x for flag, name in sets for x in (flag, self._at(name))]
@@ -172,63 +175,62 @@ class SearchRecipe:
         )
 
     def index(self, model: Path, folder: Path) -> None:
-        """Make an index of the pages by a model, which remembers how it is best searched."""
-        kept = (
+        """Build an index of the pages that stores the chosen search settings."""
+        settings = (
             *("--passage-length", PASSAGE_LENGTH, "--hybrid-weight", HYBRID_WEIGHT),
             *("--beginning-weight", BEGINNING_WEIGHT),
         )
         self.step(
-            "search", "--model", model, "--documents", self.documents, "--index", folder, *kept
+            "search", "--model", model, "--documents", self.documents, "--index", folder, *settings
         )
 
-    def ask(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
-        """Ask the queries of a split; the file of what was found."""
-        actual = self.found(f"{name}-{split}")
-        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
-        self.step("search", "--model", model, "--index", index, *asked, *flags)
+    def search(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
+        """Search with the queries of a split; return the file of results."""
+        actual = self.results_path(f"{name}-{split}")
+        queries = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
+        self.step("search", "--model", model, "--index", index, *queries, *flags)
         return actual
 
-    def found(self, name: str) -> Path:
-        """The file of what a search found."""
+    def results_path(self, name: str) -> Path:
+        """Return the path of a file of search results."""
         return self._at("found") / f"{name}.tsv"
 
     def step(self, *words: object, replaced: bool = False) -> None:
-        """Run a command of roformer-tf, unless it was run to its end before.
+        """Run a roformer-tf command, unless it is already finished.
 
-        It is run again, in place of what it made, where something that it reads was made anew.
-        replaced: what another command of this step has left is removed first, for a command that
-        overwrites nothing.
+        If its command line or one of its inputs has changed, its output is removed and it runs
+        again. replaced: remove existing output first, for commands that do not overwrite it.
         """
-        typed = f"roformer-tf {shlex.join(map(str, words))}"
+        command_line = f"roformer-tf {shlex.join(map(str, words))}"
         output = Path(str(words[words.index("--output" if "--output" in words else "--index") + 1]))
         mark = self._mark(output)
-        if mark.exists() and mark.read_text(encoding="utf-8").strip() == typed:
+        if mark.exists() and mark.read_text(encoding="utf-8").strip() == command_line:
             if self._is_newest(mark, words):
-                print(f"done: {typed}", flush=True)
+                print(f"done: {command_line}", flush=True)
                 return
             replaced = True
-        print(f"\n$ {typed}", flush=True)
+        print(f"\n$ {command_line}", flush=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         if replaced and output.is_dir():
             shutil.rmtree(output)
-        mark.unlink(missing_ok=True)  # a kill from here on leaves something to go on with
+        mark.unlink(missing_ok=True)  # if killed after this, the next run resumes the step
         if code := run_command(list(map(str, words))):
             raise SystemExit(code)
-        write_text(mark, typed + "\n")
+        write_text(mark, command_line + "\n")
 
     def _mark(self, output: Path) -> Path:
-        """The mark of the finished step that makes a file or folder."""
+        """Return the file that marks the step with this output as finished."""
         return self._at("steps") / "-".join(output.relative_to(self.output).parts)
 
     def _is_newest(self, mark: Path, words: Sequence[object]) -> bool:
-        """Whether nothing that a step reads, a folder or the model in it, was made after it."""
+        """Return whether no input of a step (a folder or the model in it) is newer than it."""
         paths = [word for word in words if isinstance(word, Path) and self.output in word.parents]
         marks = [self._mark(result) for path in paths for result in (path, path.parent)]
         result = [other.stat().st_mtime_ns for other in marks if other.is_file()]
         return max(result) <= mark.stat().st_mtime_ns
 
     def texts(self) -> dict[str, str]:
-        """The text of each page."""
+        """Return the text of each page by its name."""
         lines = gzip.decompress(self.documents.read_bytes()).decode().splitlines()
         return {row["id"]: row["text"] for row in map(json.loads, lines)}
 
@@ -237,7 +239,7 @@ class SearchRecipe:
 
 
 def run_command(words: list[str]) -> int:
-    """Run roformer-tf in a process of its own; its exit code."""
+    """Run roformer-tf in a separate process; return its exit code."""
     return subprocess.run([sys.executable, "-m", "roformer_tf", *words], check=False).returncode
 
 

@@ -1,7 +1,7 @@
-"""What `roformer-tf search` found → recall@10 and MRR@10 of many queries, with intervals.
+"""recall@10 and MRR@10 of the results of `roformer-tf search`, with intervals.
 
-Where a way to search was trained with several seeds, a query counts with its mean over them, and
-the interval is one over queries.
+With several training seeds, a query's value is its mean over the seeds, and the interval is over
+queries.
 """
 
 from collections import defaultdict
@@ -15,48 +15,50 @@ from roformer_tf.errors import InputError
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tasks.vectors.ranked_texts import query_figures
 
-# The rank of a document that was not found.
+# Rank of a document that is not among the results.
 NEVER = 10**9
 SHOWN = ("recall_at_1", "recall_at_10", "mrr_at_10")
 
 
 class Queries(NamedTuple):
-    """Queries, and the document that belongs to each."""
+    """Queries and the relevant document of each."""
 
     texts: list[str]
     documents: list[str]
 
 
 class SearchFigures(NamedTuple):
-    """Figures of one way to search."""
+    """Figures of one search method."""
 
     figures: dict[str, float]
     intervals: dict[str, tuple[float, float] | None]
     spread: dict[str, float]
-    """The difference between the best and the worst seed."""
+    """Difference between the best and the worst seed."""
 
 
 def ranks(results: Path, queries: Queries) -> list[int]:
-    """The rank of what belongs to each query, by a TSV that `search` wrote.
+    """Return the rank of each query's document in a TSV written by `search`.
 
-    Raises InputError for a file of other queries.
+    Raises InputError if a query is missing in the file.
     """
     with results.open(encoding="utf-8") as lines:
         columns = next(lines).rstrip("\n").split("\t")
         query, rank, name = (columns.index(x) for x in ("query", "rank", "id"))
-        of: dict[str, dict[str, int]] = defaultdict(dict)
+        ranks_by_query: dict[str, dict[str, int]] = defaultdict(dict)
         for line in lines:
             cells = line.rstrip("\n").split("\t")
-            of[cells[query]].setdefault(cells[name], int(cells[rank]))
-    if missing := [text for text in queries.texts if text not in of]:
-        raise InputError(f"{results} has no answer to {missing[0]!r}: remove it, and search again.")
+            ranks_by_query[cells[query]].setdefault(cells[name], int(cells[rank]))
+    if missing := [text for text in queries.texts if text not in ranks_by_query]:
+        raise InputError(
+            f"{results} has no results for {missing[0]!r}. Remove it, and search again."
+        )
     pairs = zip(queries.texts, queries.documents, strict=True)
-    return [of[text].get(document, NEVER) for text, document in pairs]
+    return [ranks_by_query[text].get(document, NEVER) for text, document in pairs]
 
 
-def evaluate(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
-    """The figures of ranks (seeds, queries): means over queries, and over seeds."""
-    each = [query_figures([[rank] for rank in item]) for item in of_seeds]
+def evaluate(ranks_by_seed: Sequence[Sequence[int]]) -> SearchFigures:
+    """Return the figures of ranks (seeds, queries), averaged over both."""
+    each = [query_figures([[rank] for rank in item]) for item in ranks_by_seed]
     chosen = {name: np.mean([item[name] for item in each], axis=0) for name in SHOWN}
     count = len(chosen[SHOWN[0]])
 
@@ -72,7 +74,7 @@ def evaluate(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
 
 
 def table(rows: Mapping[str, SearchFigures]) -> str:
-    """A table in Markdown: figures, 95 % intervals over queries, and the spread of the seeds."""
+    """Return a Markdown table of figures, 95 % intervals over queries and spread over seeds."""
     lines: Iterable[Sequence[str]] = (
         ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "spread of the seeds: recall, MRR"),
         ("---",) * 5,

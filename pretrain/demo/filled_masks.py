@@ -1,4 +1,4 @@
-"""A plot of masked words: for each sentence the likeliest tokens, and the original one."""
+"""A plot of masked words: the most probable tokens of each sentence, and the original."""
 
 import textwrap
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ PREDICTED, ORIGINAL = "tab:blue", "tab:orange"
 class FilledMask(NamedTuple):
     """A model's predictions for the mask of a sentence."""
 
-    # With the mask as it should be shown.
+    # With the mask in the form to show.
     sentence: str
-    # Token and probability, the likeliest first.
+    # (token, probability), most probable first.
     predictions: Sequence[tuple[str, float]]
     answer: str
 
 
 def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) -> None:
-    """Draw for each sentence its predictions as horizontal bars, the likeliest on top."""
+    """Draw the predictions of each sentence as horizontal bars, the most probable on top."""
     rows = [len(example.predictions) for example in examples]
     with drawing(target, width=8, height=0.6 + 0.8 * len(rows) + 0.25 * sum(rows)) as figure:
         figure.suptitle(title)
@@ -36,7 +36,7 @@ def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) ->
             axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3)
             axis.set_yticks(range(len(tokens)), tokens)
             axis.invert_yaxis()
-            # Chinese has no spaces to break at: every character may end a line.
+            # Chinese has no spaces; a line may break after any character.
             axis.set_title("\n".join(textwrap.wrap(example.sentence, 40)), loc="left", fontsize=11)
             axis.spines[["top", "right"]].set_visible(False)
             axis.set_xlim(0, 1)

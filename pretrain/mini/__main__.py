@@ -1,15 +1,15 @@
-"""Public text → the checkpoint `chinese_roformer-tf-mini`, by one command.
+"""Train the checkpoint `chinese_roformer-tf-mini` from public text with one command.
 
     python -m pretrain.mini --clones CLONES --corpora DATA/corpus --test-sets DATA
 
-CLONES holds clones of the repositories in `sources.py`, each as owner/name. Every step is skipped
-if it was finished, and resumed if it was interrupted.
+CLONES contains clones of the repositories in `sources.py`, each as owner/name. Finished steps are
+skipped, and an interrupted step is resumed.
 
 OUTPUT/text/      documents, pairs of title and text, and counts.json
 OUTPUT/rows/      the vocabulary, and sequences of words
 OUTPUT/characters/  sequences of characters, with the same vocabulary
 OUTPUT/words/     the first stage: masked words
-OUTPUT/joint/     the second stage: also titles that find their texts
+OUTPUT/joint/     the second stage: masked words, and matching titles with their texts
 OUTPUT/model/     the result in float16, with its card
 """
 
@@ -34,20 +34,20 @@ LENGTH = 128
 
 @dataclass(frozen=True, kw_only=True)
 class MiniConfig:
-    """Make the checkpoint."""
+    """Train the checkpoint `chinese_roformer-tf-mini`."""
 
     clones: Path
     """Folder of clones, each as owner/name."""
     corpora: Path
     """Folder with law, technology and historical_novels as .jsonl.xz."""
     test_sets: Path
-    """Folder of evaluation sets: no line that shares 13 characters with `*/*test*` is learned."""
+    """Folder of evaluation sets. Lines that share 13 characters with `*/*test*` are dropped."""
     output: Path = Path("runs/mini")
     """Folder of all files."""
     steps: int = 1500
-    """Of the first stage."""
+    """Steps of the first stage."""
     joint_steps: int = 3000
-    """Of the second stage."""
+    """Steps of the second stage."""
 
 
 def main(config: MiniConfig) -> int:

@@ -15,7 +15,10 @@ TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 
 def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
-    """Write RUN/model/README.md from the files of a run; `tokens` of a step of both stages."""
+    """Write RUN/model/README.md from the files of a run.
+
+    tokens: the number of tokens per step of the first and of the second stage.
+    """
     counts: dict[str, Any] = json.loads((run / "text" / "counts.json").read_text(encoding="utf-8"))
     for name in ("characters", "repeated_lines", "other_lines", "tested_lines"):
         counts[name] = sum(source[name] for source in counts["sources"])
@@ -35,10 +38,10 @@ def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
 
 
 def stage(name: str, folder: Path, tokens: int) -> dict[str, Any]:
-    """Steps, tokens and hours of a training with so many tokens a step."""
+    """Return steps, tokens and hours of a stage with `tokens` tokens per step."""
     lines = read_metrics(folder / METRICS_FILE)
     steps = lines[-1]["step"]
     speeds = [line["tokens_per_second"] for line in lines if line["tokens_per_second"]]
-    # Each line stands for as many steps, so the mean time of a token is that of the lines.
+    # All lines cover the same number of steps, so the mean time per token is that of the lines.
     hours = steps * tokens * sum(1 / speed for speed in speeds) / len(speeds) / 3600
     return {"name": name, "steps": steps, "tokens": steps * tokens, "hours": hours}

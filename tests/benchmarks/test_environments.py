@@ -9,22 +9,23 @@ from benchmarks.environments import make_environment, python_of
 
 @pytest.fixture
 def commands(monkeypatch):
-    """What would have been run; a command that holds "broken" fails."""
-    actual = []
+    """The list of commands passed to subprocess.run; a command that contains "broken" fails."""
+    recorded = []
 
     def run(command, check):
-        actual.append(command[1:])
+        recorded.append(command[1:])
         if any("broken" in word for word in command):
             raise subprocess.CalledProcessError(1, command)
         if "venv" in command:
             Path(command[-1]).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(subprocess, "run", run)
-    return actual
+    return recorded
 
 
 @pytest.fixture
 def here(tmp_path):
+    """A folder with the requirements of four peers."""
     peers = tmp_path / "peers"
     peers.mkdir()
     (peers / "plain.txt").write_text("one==1\n")
@@ -34,13 +35,13 @@ def here(tmp_path):
     return tmp_path
 
 
-def test_ours_runs_in_the_environment_that_runs_the_benchmarks(here, commands):
+def test_ours_uses_the_running_python(here, commands):
     make_environment("ours", here)
     assert not commands
     assert python_of("ours", here) == Path(sys.executable)
 
 
-def test_a_peer_is_installed_once_until_another_version_is_wanted(here, commands):
+def test_a_peer_is_installed_again_only_if_its_requirements_change(here, commands):
     make_environment("plain", here)
     make_environment("plain", here)
     assert [command[1] for command in commands] == ["venv", "pip"]
@@ -50,7 +51,7 @@ def test_a_peer_is_installed_once_until_another_version_is_wanted(here, commands
     assert len(commands) == 4
 
 
-def test_what_asks_for_too_much_is_installed_alone(here, commands):
+def test_alone_requirements_are_installed_without_dependencies(here, commands):
     make_environment("old", here)
     assert commands[1][-1].endswith("old.txt")
     assert "--no-deps" not in commands[1]
@@ -58,7 +59,7 @@ def test_what_asks_for_too_much_is_installed_alone(here, commands):
     assert "--no-deps" in commands[2]
 
 
-def test_a_peer_that_cannot_be_installed_is_no_peer(here, commands):
+def test_a_failed_installation_leaves_no_python(here, commands):
     with pytest.raises(subprocess.CalledProcessError):
         make_environment("broken", here)
     with pytest.raises(FileNotFoundError, match="broken could not be installed"):

@@ -1,4 +1,4 @@
-"""The GPU script: its arithmetic, and that it runs, here on a CPU, with few packages installed."""
+"""The GPU script: its arithmetic, and a run on a CPU without the packages that it does not need."""
 
 import json
 import subprocess
@@ -31,9 +31,12 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "case", [Case("base", 512, 3), Case("large", 4096, 1), Case("tiny", 32, 5)]
 )
-def test_operations_are_those_of_the_products_one_by_one(case):
-    """Three times the forward pass: twice the rows times the columns for every product; of scores
-    those of documents alone, of which a masked token sees as many as any."""
+def test_model_flops_are_the_sum_over_matrix_products(case):
+    """A step takes three times the operations of the forward pass.
+
+    Attention is counted only within documents. The last layer is computed only at masked
+    positions, which attend to as many keys on average as other positions.
+    """
     layers, hidden, heads, vocabulary = SIZES[case.size]
     batch, length, size = case.batch, case.length, hidden // heads
     masked = int(0.15 * (length - 2))
@@ -41,16 +44,16 @@ def test_operations_are_those_of_the_products_one_by_one(case):
     seen = np.mean([np.sum(row == token) for row in ids for token in row])
     assert 0 < seen < length
     forward = 0
-    for answered in [length] * (layers - 1) + [masked]:
+    for outputs in [length] * (layers - 1) + [masked]:
         forward += 2 * 2 * batch * length * hidden * hidden  # keys, values
-        forward += 2 * 2 * batch * answered * hidden * hidden  # queries, output
-        forward += 2 * batch * heads * 2 * answered * seen * size  # scores, and their use
-        forward += 2 * 2 * batch * answered * hidden * 4 * hidden
+        forward += 2 * 2 * batch * outputs * hidden * hidden  # queries, output
+        forward += 2 * batch * heads * 2 * outputs * seen * size  # scores, and their use
+        forward += 2 * 2 * batch * outputs * hidden * 4 * hidden
     forward += 2 * batch * masked * (hidden * hidden + hidden * vocabulary)
     assert model_flops(case) == pytest.approx(3 * forward, rel=1e-12)
 
 
-def test_a_line_has_a_cell_for_every_column():
+def test_a_row_has_a_cell_for_every_column():
     case = Case("base", 512, 64, 0.1, attention_dropout=0.0)
     result = {
         "tokens/s": 1e6,
@@ -67,8 +70,8 @@ def test_a_line_has_a_cell_for_every_column():
     assert line.count("|") == row(case, None, None).count("|") == HEADER.splitlines()[0].count("|")
 
 
-def test_real_rows_are_taken_as_they_are(tmp_path):
-    """And anew from the first, where a batch has more; of what pads, nothing is predicted."""
+def test_real_rows_are_read_from_a_file(tmp_path):
+    """A batch larger than the file repeats its rows, and padding is never masked."""
     ids = np.array([[1] * 9 + [2] * 7, [1] * 4 + [0] * 12, [3] * 16], "uint16")
     tokens = np.arange(48, dtype="uint16").reshape(3, 16) + 450
     file = tmp_path / "rows.npz"
@@ -85,17 +88,17 @@ def test_real_rows_are_taken_as_they_are(tmp_path):
     np.testing.assert_array_equal(result["labels"], np.take_along_axis(actual, positions, 1))
 
 
-def test_rates_of_dropout_as_they_are_typed():
+def test_dropout_rates_are_parsed():
     assert rates("0.1") == (0.1, None)
     assert rates("0.1/0") == (0.1, 0.0)
     assert Case("tiny", 16, 1, *rates("0.1")).dropped == (0.1, 0.1)
     assert Case("tiny", 16, 1, *rates("0.1/0")).dropped == (0.1, 0.0)
 
 
-def test_each_case_is_followed_by_its_rivals(monkeypatch):
-    typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0"]
-    typed += ["--models", "ours", *benchmarks.gpu.PEERS]
-    monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "auto", "plain"])
+def test_each_case_is_followed_by_the_other_models(monkeypatch):
+    flags = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0"]
+    flags += ["--models", "ours", *benchmarks.gpu.PEERS]
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags, "--attention", "auto", "plain"])
     actual = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
     peers = [(model, "auto") for model in benchmarks.gpu.PEERS]
     ours = [("ours", "auto"), ("ours", "plain")]
@@ -109,25 +112,28 @@ def test_each_case_is_followed_by_its_rivals(monkeypatch):
         (["gemm_bf16", "loop_exp_fusion"], "plain"),
     ],
 )
-def test_kernels_tell_what_attention_ran_by(names, want):
+def test_attention_is_identified_by_kernel_names(names, want):
     assert attention_of(dict.fromkeys(names, 1.0)) == want
 
 
-class Named:
+class FakeEvent:
     def __init__(self, name, **fields):
         self.name = name
         vars(self).update(fields)
 
 
-def test_of_a_gpu_only_the_streams_count():
-    kernel, copy, host = (Named(name, duration_ns=5.0) for name in ("gemm", "copy", "python"))
-    streams = [Named("Stream #1(Compute)", events=[kernel]), Named("Stream #2", events=[copy])]
-    modules = Named("XLA Modules", events=[host])
-    trace = Named(
+def test_only_streams_of_a_gpu_are_counted():
+    kernel, copy, host = (FakeEvent(name, duration_ns=5.0) for name in ("gemm", "copy", "python"))
+    streams = [
+        FakeEvent("Stream #1(Compute)", events=[kernel]),
+        FakeEvent("Stream #2", events=[copy]),
+    ]
+    modules = FakeEvent("XLA Modules", events=[host])
+    trace = FakeEvent(
         "",
         planes=[
-            Named("/host:CPU", lines=[Named("tf_XLAEigen", events=[host])]),
-            Named("/device:GPU:0", lines=[*streams, modules]),
+            FakeEvent("/host:CPU", lines=[FakeEvent("tf_XLAEigen", events=[host])]),
+            FakeEvent("/device:GPU:0", lines=[*streams, modules]),
         ],
     )
     assert list(device_events(trace)) == [("gemm", 5.0), ("copy", 5.0)]
@@ -136,14 +142,14 @@ def test_of_a_gpu_only_the_streams_count():
 RUN = """
 import runpy, sys
 
-class Refuse:
+class Blocker:
     def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in REFUSED:
+        if name.split(".")[0] in BLOCKED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-REFUSED = {"tensorflow", "torch", "sklearn", "grain", "jieba", "rjieba", "yaml", "platformdirs",
+BLOCKED = {"tensorflow", "torch", "sklearn", "grain", "jieba", "rjieba", "yaml", "platformdirs",
     "requests", "filelock", "seqeval", "pyarrow", "fontTools", "jinja2", "matplotlib"}
-sys.meta_path.insert(0, Refuse())
+sys.meta_path.insert(0, Blocker())
 sys.argv = ["gpu", *sys.argv[1:]]
 runpy.run_module("benchmarks.gpu", run_name="__main__")
 """
@@ -151,18 +157,18 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
 
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 @pytest.mark.slow
-def test_it_measures_with_keras_jax_and_numpy_alone():
+def test_the_command_runs_without_optional_packages():
     case = json.dumps({"size": "tiny", "length": 32, "batch": 4})
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", RUN, "--case", case, "2", "2"],
         capture_output=True,
         text=True,
         check=False,
         cwd=ROOT,
     )
-    assert done.returncode == 0, done.stderr[-3000:]
-    result = json.loads(done.stdout.splitlines()[-1])
+    assert process.returncode == 0, process.stderr[-3000:]
+    result = json.loads(process.stdout.splitlines()[-1])
     assert result["tokens/s"] == pytest.approx(4 * 32 / result["seconds"])
     assert result["flops/s"] > 0
-    assert 0 < result["outside"] < 1  # the trace was read, and both kinds found
-    assert result["memory"] is None  # not known on a CPU
+    assert 0 < result["outside"] < 1  # the trace has matrix products and other kernels
+    assert result["memory"] is None  # JAX does not report it on a CPU

@@ -4,24 +4,25 @@ from benchmarks.checkpoints import SIZES
 from benchmarks.peers.limit import Product, products
 
 
-def test_the_small_steps_products_are_350_billion_operations():
+def test_a_step_of_the_small_model_has_350_billion_operations():
     actual = products(SIZES["small"], [512] * 8, predictions=76)
     assert 3 * sum(each.operations for each in actual) == pytest.approx(350e9, rel=2e-3)
 
 
-def test_the_last_layer_answers_at_the_predictions_alone():
-    shape, length, there = SIZES["tiny"] | {"num_hidden_layers": 1}, 40, 6
+def test_the_last_layer_is_computed_only_at_predictions():
+    shape, length, predictions = SIZES["tiny"] | {"num_hidden_layers": 1}, 40, 6
     hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    actual = products(shape, [length] * 3, predictions=there)
-    of_tokens = 3 * length * 2 * hidden * hidden  # keys and values
-    of_answers = 3 * there * (2 * hidden * hidden + 2 * hidden * inner)  # queries, output, inner
-    of_attention = 3 * 2 * there * length * hidden
-    of_head = 3 * there * (hidden * hidden + hidden * shape["vocab_size"])
-    want = 2 * (of_tokens + of_answers + of_attention + of_head)
+    actual = products(shape, [length] * 3, predictions=predictions)
+    token_products = 3 * length * 2 * hidden * hidden  # keys and values
+    # queries, attention output and the two products of the feed-forward layer
+    output_products = 3 * predictions * (2 * hidden * hidden + 2 * hidden * inner)
+    attention_products = 3 * 2 * predictions * length * hidden
+    head_products = 3 * predictions * (hidden * hidden + hidden * shape["vocab_size"])
+    want = 2 * (token_products + output_products + attention_products + head_products)
     assert sum(each.operations for each in actual) == want
 
 
-def test_products_without_attention_are_twice_the_weights_a_token():
+def test_dense_products_are_two_operations_per_weight_and_token():
     shape = {
         "hidden_size": 6,
         "intermediate_size": 10,
@@ -37,7 +38,7 @@ def test_products_without_attention_are_twice_the_weights_a_token():
     assert sum(each.operations for each in scores) == 2 * (2 * 3 * 5 * 11 * 11 * 6)
 
 
-def test_a_rows_attention_is_of_its_own_length():
+def test_attention_depends_on_each_rows_length():
     lengths = [3, 7, 7]
     actual = products(SIZES["tiny"], lengths)
     heads, width, layers = 2, 8, 2

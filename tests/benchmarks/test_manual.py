@@ -3,7 +3,7 @@ import json
 
 import pytest
 
-from benchmarks.search.manual import SHARES, ManualConfig, Page, main, own_queries, split_of
+from benchmarks.search.manual import SHARES, ManualConfig, Page, main, split_of, unique_queries
 from roformer_tf.errors import InputError
 
 PAGE = """<!DOCTYPE html><html><head><title>不算</title></head><body>
@@ -19,7 +19,7 @@ PAGE = """<!DOCTYPE html><html><head><title>不算</title></head><body>
 
 @pytest.fixture
 def package(tmp_path):
-    """The layout of the package, by hand: three pages, of which one is not translated."""
+    """An artificial package with three pages, of which one is not translated."""
     text = tmp_path / "package" / "usr" / "share" / "libreoffice" / "help" / "zh-CN" / "text"
     for name, first, title in (
         ("scalc/guide/date", "日期,计算", "日期函数"),
@@ -37,7 +37,7 @@ def lines(path):
     return gzip.decompress(path.read_bytes()).decode().splitlines()
 
 
-def test_a_package_becomes_documents_without_titles_and_queries_by_page(package, tmp_path, capsys):
+def test_a_package_is_converted_to_documents_and_queries(package, tmp_path, capsys):
     main(ManualConfig(tmp_path / "made", package))
     documents = [json.loads(line) for line in lines(tmp_path / "made" / "documents.jsonl.gz")]
     body = "这一页的内容是关于怎样在电子表格里使用日期和函数的详细说明文字。 第二段<文字>。"
@@ -53,7 +53,7 @@ def test_a_package_becomes_documents_without_titles_and_queries_by_page(package,
             query, page = row.split("\t")
             assert split_of(page) == split
             actual[query] = page
-    assert actual == {  # 引用&单元格 is of both pages
+    assert actual == {  # without 引用&单元格, an entry of both pages
         "日期,计算": "scalc/guide/date",
         "日期函数 和例子": "scalc/guide/date",
         "公式,输入": "scalc/01/0406",
@@ -62,18 +62,18 @@ def test_a_package_becomes_documents_without_titles_and_queries_by_page(package,
     assert "2 pages; queries: " in capsys.readouterr().out
 
 
-def test_a_split_has_its_share_of_pages():
+def test_splits_have_the_right_proportions():
     actual = [split_of(f"scalc/{number}") for number in range(10_000)]
     for split, share in SHARES.items():
         assert actual.count(split) / 100 == pytest.approx(share, abs=1)
 
 
-def test_an_entry_of_two_pages_belongs_to_none():
+def test_entries_of_two_pages_are_dropped():
     actual = [Page("a", "", ("甲", "乙")), Page("b", "", ("乙", "丙"))]
-    assert dict(own_queries(actual)) == {"甲": "a", "丙": "b"}
+    assert dict(unique_queries(actual)) == {"甲": "a", "丙": "b"}
 
 
-def test_a_folder_of_something_else_is_refused(tmp_path):
+def test_a_folder_without_pages_is_refused(tmp_path):
     with pytest.raises(InputError, match="no pages with titles"):
         main(ManualConfig(tmp_path / "made", tmp_path))
     assert not (tmp_path / "made").exists()

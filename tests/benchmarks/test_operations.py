@@ -28,5 +28,5 @@ def test_operations_are_grouped(operation, group):
 
 
 @pytest.mark.parametrize("event", ["ExecutorState::Process", "ParallelFor", "Iterator::Root"])
-def test_events_that_are_no_graph_operation_are_excluded(event):
+def test_events_that_are_not_graph_operations_are_excluded(event):
     assert not EVENT.fullmatch(event)

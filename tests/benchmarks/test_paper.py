@@ -1,4 +1,4 @@
-"""The paper in miniature: what its parts are made of. The trainings themselves take hours."""
+"""The data, tables and schedules of the paper in miniature. Training itself takes hours."""
 
 import json
 import re
@@ -20,7 +20,7 @@ NEWS, REVIEWS = "今天气很好我们去公园学习", "中国经济发展人�
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """The articles, and the folder of the files that are made of them."""
+    """The articles, and a folder with the files written from them."""
     folder = tmp_path_factory.mktemp("long_texts")
     rng = np.random.default_rng(0)
     articles = ["".join(rng.choice(list(NEWS), rng.integers(320, 400))) for _ in range(24)]
@@ -32,31 +32,31 @@ def examples(tmp_path_factory):
     tokenizer_of(NEWS + REVIEWS).save_pretrained(folder)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
-        patch.setattr(long_texts, "HALF", 190)
-        patch.setattr(long_texts, "READ", (256, 280 + 187 + 2, 768))
+        patch.setattr(long_texts, "MAX_HALF_TOKENS", 190)
+        patch.setattr(long_texts, "TEXT_LENGTHS", (256, 280 + 187 + 2, 768))
         long_texts.write_start_corpus(folder / "corpus.jsonl", folder / "start.jsonl")
         long_texts.write_examples(folder / "corpus.jsonl", folder, folder)
     return articles, folder
 
 
 def rows_of(folder, name):
-    """Each line of NAME.jsonl: the texts by column."""
+    """Return the rows of NAME.jsonl."""
     lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def news_of(text):
-    """What follows the reviews."""
+    """Return the part of a text after its reviews."""
     return re.sub(f"[{REVIEWS}]", "", text)
 
 
 def articles_of(articles, rows):
-    """The numbers of the articles that any text is of."""
+    """Return the indices of the articles that contain a text of these rows."""
     texts = [news_of(text) for row in rows for text in row.values()]
     return {n for n, article in enumerate(articles) for text in texts if text in article}
 
 
-def test_b_continues_a_and_c_is_of_another_article(examples):
+def test_b_continues_a_and_c_is_from_another_article(examples):
     articles, folder = examples
     for name, count in {"valid": 5, "test": 7}.items():
         rows = rows_of(folder, name)
@@ -78,7 +78,7 @@ def test_training_articles_follow_other_reviews_and_are_cut_at_several_positions
         assert any(news_of(row["A"]) + news_of(row["B"]) in text for text in articles)
     assert len({text for row in rows for text in row.values()}) == 2 * len(rows)
     assert len({news_of(row["B"])[:20] for row in rows}) > len(rows) // 2
-    fronts = {text[: long_texts.IN_FRONT] for row in rows for text in row.values()}
+    fronts = {text[: long_texts.REVIEW_TOKENS] for row in rows for text in row.values()}
     assert len(fronts) == 2 * len(rows)
 
 
@@ -93,16 +93,16 @@ def test_no_article_is_in_two_files_or_in_the_pretraining_text(examples):
     assert {n for n, article in enumerate(articles) if article in start} == train
 
 
-def test_the_first_256_tokens_do_not_show_the_label_and_768_do(examples):
+def test_articles_start_after_token_256_and_end_before_768(examples):
     _, folder = examples
     for name in ("train", "valid", "test"):
         for row in rows_of(folder, name):
             for text in row.values():
-                assert set(text[: long_texts.IN_FRONT]) <= set(REVIEWS)
-                assert set(text[long_texts.IN_FRONT :]) <= set(NEWS)
-    shortest, _, longest = long_texts.READ
-    assert shortest - 2 < long_texts.IN_FRONT
-    assert longest - 2 >= long_texts.IN_FRONT + long_texts.HALF
+                assert set(text[: long_texts.REVIEW_TOKENS]) <= set(REVIEWS)
+                assert set(text[long_texts.REVIEW_TOKENS :]) <= set(NEWS)
+    shortest, _, longest = long_texts.TEXT_LENGTHS
+    assert shortest - 2 < long_texts.REVIEW_TOKENS
+    assert longest - 2 >= long_texts.REVIEW_TOKENS + long_texts.MAX_HALF_TOKENS
 
 
 def test_texts_are_written_one_per_line_and_long_triples_are_reported(examples):
@@ -115,13 +115,14 @@ def test_texts_are_written_one_per_line_and_long_triples_are_reported(examples):
     assert 0 < long.sum() < len(rows)
 
 
-def test_the_other_text_is_the_most_alike_of_another_article():
+def test_the_negative_is_the_most_similar_half_of_another_article():
     firsts = ["公园学习", "天气很好", "人民生活"]
-    seconds = ["公园学习天气", "天气很好人民", "人民生活公园"]  # of its own above all, and one more
-    assert long_texts.most_like(firsts, seconds) == [2, 0, 1]
+    # Each second half is most similar to its own first half, which is excluded.
+    seconds = ["公园学习天气", "天气很好人民", "人民生活公园"]
+    assert long_texts.most_similar(firsts, seconds) == [2, 0, 1]
 
 
-def test_a_triple_is_right_where_b_is_nearer_than_c():
+def test_a_triple_is_right_if_b_is_nearer_than_c():
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(3 * 9, 4))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -132,15 +133,15 @@ def test_a_triple_is_right_where_b_is_nearer_than_c():
     ]
     assert long_texts.right_triples(vectors).tolist() == want
     assert 0 < sum(want) < 9
-    behind = [
+    percentiles = [
         np.mean([np.linalg.norm(first[i] - right[i]) < np.linalg.norm(first[i] - right[j])
                  for j in range(9) if j != i])
         for i in range(9)
     ]  # fmt: skip
-    assert long_texts.others_after(vectors) == pytest.approx(behind)
+    assert long_texts.match_percentiles(vectors) == pytest.approx(percentiles)
 
 
-def test_gains_are_paired_and_of_the_chosen_triples():
+def test_gains_are_paired_and_only_of_chosen_triples():
     before = np.array([[1, 1, 0, 0] * 50, [1, 0, 0, 0] * 50], bool)
     after = np.array([[1, 1, 1, 0] * 50, [1, 0, 1, 0] * 50], bool)  # the third of four is gained
     every = np.ones(200, bool)
@@ -149,14 +150,14 @@ def test_gains_are_paired_and_of_the_chosen_triples():
         float, re.search(r"25\.0 \[(.+), (.+)\]; over seeds \[25\.0, 25\.0\]", line).groups()
     )
     assert line.startswith("1,536 − 1,024: ")
-    half = 196 * np.sqrt(0.25 * 0.75 / 200)  # of a share of a quarter of 200
+    half = 196 * np.sqrt(0.25 * 0.75 / 200)  # half the interval of a proportion of 1/4 of 200
     assert [25 - low, high - 25] == pytest.approx([half, half], abs=1.5)
     third = np.arange(200) % 4 == 2
     (line,) = long_texts.gain_lines({512: before[:1], 768: after[:1]}, third)
     assert line == "1,536 − 1,024: 100.0 —"
 
 
-def test_the_table_has_each_seed_and_their_mean():
+def test_accuracy_table_has_each_seed_and_the_mean():
     right = np.array([[1, 1, 0, 0] * 50, [1, 0, 0, 0] * 50], bool)
     head, _, row = long_texts.accuracy_table({256: right}, {256: np.ones((2, 200))})
     cells = row.strip("| ").split(" | ")
@@ -166,18 +167,16 @@ def test_the_table_has_each_seed_and_their_mean():
     assert cells[3] == "100.0 —"
 
 
-def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
-    examples, tmp_path, monkeypatch, capsys
-):
+def test_long_texts_trains_once_for_each_length(examples, tmp_path, monkeypatch, capsys):
     _, folder = examples
     (tmp_path / "corpus.jsonl").write_bytes((folder / "corpus.jsonl").read_bytes())
     monkeypatch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
-    monkeypatch.setattr(long_texts, "READ", (256, 300, 768))  # of which no text has less
-    typed = []
+    monkeypatch.setattr(long_texts, "TEXT_LENGTHS", (256, 300, 768))  # 300: all texts are longer
+    commands = []
 
     def command(*words):
         flags = dict(pairwise(words))
-        typed.append((words[0], flags.get("--max-length")))
+        commands.append((words[0], flags.get("--max-length")))
         output = flags["--output"]
         if words[0] == "pretrain":
             tokenizer_of(NEWS + REVIEWS).save_pretrained(output / "model")
@@ -197,24 +196,24 @@ def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
     config = paper.PaperConfig(output=tmp_path, seeds=2)
     for _ in range(2):
         paper.long_texts(config)
-    trained = [(name, length) for name, length in typed if name == "finetune"]
+    trained = [(name, length) for name, length in commands if name == "finetune"]
     assert trained == [("finetune", length) for length in (256, 512, 768)]
-    assert [name for name, _ in typed].count("embed") == 2 * 3
+    assert [name for name, _ in commands].count("embed") == 2 * 3
     printed = capsys.readouterr().out
     assert re.search(r"^\| 512 \| 0\.0, 0\.0 \|", printed, re.M)
     assert re.search(r"^\| 1,024 \| 100\.0, 100\.0 \|", printed, re.M)
     assert re.search(r"^1,536 − 1,024: -100\.0", printed, re.M)
 
 
-def test_both_arms_of_the_stages_see_as_many_tokens():
+def test_both_schedules_see_the_same_number_of_tokens():
     defaults = {"length": 1, "batch_size": 1, "steps": 1, "learning_rate": 1.0, "warmup": 0.0}
-    arms = [make_stages(texts, defaults | {"accumulate": 1}) for texts in STAGES.values()]
-    tokens = [sum(item.rows * item.length for item in stages) for stages in arms]
+    schedules = [make_stages(texts, defaults | {"accumulate": 1}) for texts in STAGES.values()]
+    tokens = [sum(item.rows * item.length for item in stages) for stages in schedules]
     assert tokens[0] == pytest.approx(tokens[1], rel=0.01)
-    assert [item.length for item in arms[1]] == [512, 1536, 512]
+    assert [item.length for item in schedules[1]] == [512, 1536, 512]
 
 
-def test_every_part_is_reported():
+def test_every_part_is_documented():
     page = (ROOT / "benchmarks" / "PAPER.md").read_text(encoding="utf-8")
     actual = re.findall(r"`python -m benchmarks\.paper (\w+)`", page)
     assert sorted(actual) == sorted(PARTS)

@@ -1,4 +1,4 @@
-"""`python -m benchmarks.positions`: runs that differ in positions alone, and their comparison."""
+"""`python -m benchmarks.positions` trains runs that differ only in positions and compares them."""
 
 import json
 from concurrent.futures import Future
@@ -13,8 +13,8 @@ from roformer_tf.training.run_files import read_settings
 from roformer_tf.usage import from_words
 
 
-class _ThisProcess:
-    """A pool that trains in this process, so that a test does not import TensorFlow again."""
+class _InProcessPool:
+    """A process pool that runs in this process, which avoids importing TensorFlow again."""
 
     def __init__(self, *_):
         self.calls = []
@@ -32,8 +32,8 @@ class _ThisProcess:
 
 
 @pytest.fixture
-def typed(write_corpus, tmp_path):
-    """Flags of a comparison of tiny models."""
+def flags_of_comparison(write_corpus, tmp_path):
+    """The flags of a comparison of tiny models."""
     corpus = write_corpus(tmp_path / "corpus.txt", 80)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     architecture = tmp_path / "architecture.json"
@@ -46,12 +46,14 @@ def typed(write_corpus, tmp_path):
 
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.slow
-def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkeypatch, eagerly):
-    monkeypatch.setattr(positions, "ProcessPoolExecutor", _ThisProcess)
+def test_runs_differ_only_in_positions_and_are_compared(
+    flags_of_comparison, tmp_path, monkeypatch, eagerly
+):
+    monkeypatch.setattr(positions, "ProcessPoolExecutor", _InProcessPool)
     with eagerly():
-        assert positions.main([*typed, "--seeds", "1"]) == 0
+        assert positions.main([*flags_of_comparison, "--seeds", "1"]) == 0
         first = (tmp_path / "compared/runs/rotary-0/result.json").read_bytes()
-        assert positions.main([*typed, "--seeds", "2"]) == 0  # adds the second seed
+        assert positions.main([*flags_of_comparison, "--seeds", "2"]) == 0  # adds the second seed
     output = tmp_path / "compared"
     assert (output / "runs/rotary-0/result.json").read_bytes() == first
     settings = {path.name: read_settings(path) for path in (output / "runs").iterdir()}
@@ -73,7 +75,8 @@ def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkey
         text = (output / page).read_text("utf-8")
         assert f"{report['positions']['t5']['held_out_loss']:.4f}" in text
     assert (output / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert positions.main([*typed, "--steps", "5"]) == 2  # another comparison's folder
+    # The folder has another comparison.
+    assert positions.main([*flags_of_comparison, "--steps", "5"]) == 2
 
 
 @pytest.mark.parametrize(
@@ -85,12 +88,12 @@ def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkey
         ([1.0], ""),
     ],
 )
-def test_the_table_says_what_a_difference_shows(losses, result, tmp_path, typed):
+def test_the_table_interprets_the_difference(losses, result, tmp_path, flags_of_comparison):
     def run(loss):
         fixed = {"held_out_accuracy": 0.1, "seconds_per_step": 0.1, "peak_memory": 0}
         return {"held_out_loss": loss, "curve": [[0, loss]], "parameters": 9, **fixed}
 
-    config = from_words(positions.ComparisonConfig, typed, positions.PROGRAM)
+    config = from_words(positions.ComparisonConfig, flags_of_comparison, positions.PROGRAM)
     runs = {"rotary": [run(1.0), run(1.02)][: len(losses)], "t5": [run(x) for x in losses]}
     positions._write_report(tmp_path, positions._report(config, runs))
     row = next(x for x in (tmp_path / "comparison.md").read_text().splitlines() if "t5" in x)
@@ -106,17 +109,17 @@ def test_the_table_says_what_a_difference_shows(losses, result, tmp_path, typed)
         ("--objective causal --mask-rate 0.3", "--objective causal masks none"),
     ],
 )
-def test_bad_input_is_one_message(typed, flags, message, capsys):
+def test_bad_input_is_one_message(flags_of_comparison, flags, message, capsys):
     try:
-        code = positions.main([*typed, *flags.split()])
-    except SystemExit as stopped:  # a flag's own value
+        code = positions.main([*flags_of_comparison, *flags.split()])
+    except SystemExit as stopped:  # the argument parser rejects the value itself
         code = stopped.code
     assert code == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 @pytest.mark.slow
-def test_a_run_trains_in_its_own_process(typed, tmp_path):
-    assert positions.main([*typed, "--seeds", "1"]) == 0
+def test_a_run_trains_in_its_own_process(flags_of_comparison, tmp_path):
+    assert positions.main([*flags_of_comparison, "--seeds", "1"]) == 0
     result = json.loads((tmp_path / "compared/runs/t5-0/result.json").read_text("utf-8"))
     assert result["peak_memory"] > 2**27

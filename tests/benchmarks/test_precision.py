@@ -3,7 +3,7 @@ import pytest
 from benchmarks.precision import Curve, draw, table
 
 
-def test_the_table_has_means_and_deviations_over_the_seeds():
+def test_table_has_means_and_deviations_over_seeds():
     curves = {
         "float32": [Curve([1, 2], [9.0, 4.0], 5.0), Curve([1, 2], [9.0, 6.0], 5.2)],
         "mixed_bfloat16": [Curve([1, 2], [9.0, 4.1], 5.1), Curve([1, 2], [9.0, 6.1], 5.3)],
@@ -14,7 +14,7 @@ def test_the_table_has_means_and_deviations_over_the_seeds():
     assert lines[2] == "| bfloat16 − float32, seed by seed | +0.1000 ± 0.0000 | +0.1000 ± 0.0000 |"
 
 
-def test_the_end_of_a_curve_is_the_mean_of_its_last_fifth():
+def test_the_final_loss_is_the_mean_of_the_last_fifth():
     assert Curve([*range(10)], [*range(10)], 0.0).end == pytest.approx(8.5)
 
 

@@ -23,8 +23,8 @@ QUERIES = {"train": {"打印": "b"}, "valid": {"公式": "c"}, "test": {"天数"
 
 
 @dataclass(frozen=True)
-class Recorded(SearchRecipe):
-    """A recipe, the commands that it ran, and what the next one exits with."""
+class RecordingRecipe(SearchRecipe):
+    """A recipe that records its commands; the next command exits with the last of `codes`."""
 
     run: list = field(default_factory=list)
     codes: list = field(default_factory=lambda: [0])
@@ -32,7 +32,7 @@ class Recorded(SearchRecipe):
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """A recipe for three pages, whose commands are written down and not run."""
+    """A recipe for three pages that records its commands instead of running them."""
     data = tmp_path / "data"
     data.mkdir()
     rows = (json.dumps({"id": name, "text": text}) + "\n" for name, text in PAGES.items())
@@ -41,7 +41,7 @@ def recipe(tmp_path, monkeypatch):
         lines = ["query\tid", *(f"{query}\t{page}" for query, page in queries.items())]
         path = data / f"queries_{split}.tsv.gz"
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    result = Recorded(data, tmp_path / "out", 2)
+    result = RecordingRecipe(data, tmp_path / "out", 2)
 
     def run(words):
         result.run.append(words)
@@ -49,22 +49,24 @@ def recipe(tmp_path, monkeypatch):
 
     monkeypatch.setattr(recipes, "run_command", run)
     monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
-    monkeypatch.setattr(recipes, "write_translations", lambda asked: asked.output.write_text("{}"))
+    monkeypatch.setattr(
+        recipes, "write_translations", lambda config: config.output.write_text("{}")
+    )
     return result
 
 
-def found(path, rows):
+def write_results(path, rows):
     lines = ["query\trank\tscore\tdocument\tid", *("\t".join(map(str, row)) for row in rows)]
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_ranks_are_those_of_what_belongs(tmp_path):
+def test_ranks_are_those_of_the_relevant_document(tmp_path):
     rows = [("甲", 1, 0.9, "x", "b"), ("甲", 2, 0.8, "y", "a"), ("乙", 1, 0.7, "y", "a")]
-    path = found(tmp_path / "found.tsv", rows)
+    path = write_results(tmp_path / "found.tsv", rows)
     assert ranks(path, Queries(["乙", "甲", "乙"], ["a", "a", "b"])) == [1, 2, NEVER]
-    with pytest.raises(InputError, match="no answer to '丙'"):
+    with pytest.raises(InputError, match="no results for '丙'"):
         ranks(path, Queries(["丙"], ["a"]))
 
 
@@ -78,7 +80,7 @@ def test_figures_are_means_over_seeds_and_queries():
     assert low < item.figures["mrr_at_10"] < high
 
 
-def test_an_interval_is_that_of_drawn_queries():
+def test_an_interval_is_that_of_a_proportion():
     rng = np.random.default_rng(0)
     drawn = rng.integers(1, 30, 400)
     low, high = evaluate([drawn.tolist()]).intervals["recall_at_10"]
@@ -88,24 +90,24 @@ def test_an_interval_is_that_of_drawn_queries():
     assert high == pytest.approx(share + error, abs=0.01)
 
 
-def test_a_table_has_a_line_for_each_way():
+def test_a_table_has_a_line_for_each_method():
     lines = table({"BM25": evaluate([[1, 2]]), "hybrid": evaluate([[1, 1]])}).splitlines()
     assert lines[2].startswith("| BM25 | 0.500 | 1.000 — | 0.750 [")
     assert len({line.count("|") for line in lines}) == 1
 
 
-def test_words_find_by_themselves(recipe):
+def test_search_by_words_returns_the_right_pages(recipe):
     for _, item in by_words(recipe, "test"):
         assert item.figures["recall_at_10"] == 1
 
 
-def test_commands_are_run_once_and_made_of_each_other(recipe):
+def test_commands_run_once_and_use_each_others_output(recipe):
     recipe.output.mkdir()
     recipe.make()
-    typed = [" ".join(words) for words in recipe.run]
-    kinds = [words.split()[0] for words in typed]
+    commands = [" ".join(words) for words in recipe.run]
+    kinds = [words.split()[0] for words in commands]
     assert kinds == ["pretrain", *["finetune"] * 5, "checkpoints", "checkpoints", "search"]
-    models = {  # what each begins with, and what of
+    models = {  # each output and the models that its command reads
         "translated": ["pretrained/model"],
         "pages-0": ["translated/model"],
         "pairs-0": ["pages-0/model"],
@@ -124,24 +126,23 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
         assert [name for name in read if name != str(target)] == arguments
         if words[0] == "finetune":
             assert output == "translated" or f"--seed {output[-1]}" in " ".join(words)
-    assert "translations.jsonl" in typed[1]
-    assert recipe.data.joinpath("documents.jsonl.gz").name in typed[2]
-    assert "train.jsonl" in typed[3]
+    assert "translations.jsonl" in commands[1]
+    assert recipe.data.joinpath("documents.jsonl.gz").name in commands[2]
+    assert "train.jsonl" in commands[3]
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
-    assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(
-        files
-    )  # they are for the test alone
+    # Test queries are used only for evaluation.
+    assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)
     recipe.make()
-    assert len(recipe.run) == len(typed)
+    assert len(recipe.run) == len(commands)
 
 
-def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
+def test_more_seeds_rebuild_the_mean_and_everything_based_on_it(recipe):
     def all_of(recipe):
         recipe.make()
-        recipe.ask("test", recipe.output / "model", recipe.output / "index", name="hybrid")
-        recipe.ask(
-            "test", recipe.trained("pairs", 0), recipe.output / "indexes" / "pairs-0", name="one"
+        recipe.search("test", recipe.output / "model", recipe.output / "index", name="hybrid")
+        recipe.search(
+            "test", recipe.model_path("pairs", 0), recipe.output / "indexes" / "pairs-0", name="one"
         )
 
     all_of(recipe)
@@ -160,75 +161,75 @@ def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
         (True, str(recipe.output / "model")),
         (False, str(recipe.output / "model")),
     ]
-    assert not (recipe.output / "index").exists()  # the command that was written down makes it
+    assert not (recipe.output / "index").exists()  # removed; the real command would write it
 
 
-def test_what_is_made_anew_goes_on_after_a_kill(recipe):
-    model, trained = recipe.output / "pages-0" / "model", recipe.output / "pairs-0"
-    train = ("finetune", "--checkpoint", model, "--output", trained)
+def test_a_rebuilt_step_resumes_after_a_kill(recipe):
+    model, run = recipe.output / "pages-0" / "model", recipe.output / "pairs-0"
+    train = ("finetune", "--checkpoint", model, "--output", run)
     recipe.step("finetune", "--output", model.parent)
     recipe.step(*train)
     recipe.step("finetune", "--output", model.parent, "--seed", 1)
-    (trained / "old").mkdir(parents=True)
+    (run / "old").mkdir(parents=True)
     recipe.codes.append(9)
     with pytest.raises(SystemExit):
         recipe.step(*train)
-    assert not trained.exists()
-    (trained / "half").mkdir(parents=True)
+    assert not run.exists()
+    (run / "half").mkdir(parents=True)
     recipe.codes.append(0)
     recipe.step(*train)
-    assert (trained / "half").exists()
+    assert (run / "half").exists()
     count = len(recipe.run)
     recipe.step(*train)
     assert len(recipe.run) == count
 
 
-def test_one_training_is_the_model(recipe):
+def test_a_single_run_is_copied_as_the_model(recipe):
     alone = replace(recipe, seeds=1)
     for kind in ("pages", "pairs"):
-        alone.trained(kind, 0).mkdir(parents=True)
-        (alone.trained(kind, 0) / "config.json").write_text(kind)
+        alone.model_path(kind, 0).mkdir(parents=True)
+        (alone.model_path(kind, 0) / "config.json").write_text(kind)
     alone.make()
     assert [words[0] for words in alone.run].count("checkpoints") == 0
     assert (recipe.output / "pages" / "model" / "config.json").read_text() == "pages"
     assert (recipe.output / "model" / "config.json").read_text() == "pairs"
 
 
-def test_a_mean_that_a_kill_left_without_its_mark_is_made_anew(recipe):
+def test_an_unmarked_mean_is_rebuilt(recipe):
     model = recipe.output / "model"
     model.mkdir(parents=True)
     recipe.average("pairs", model)
-    assert not model.exists()  # the command that was written down makes it
+    assert not model.exists()  # removed; the real command would write it
     model.mkdir()
     recipe.average("pairs", model)
     assert len(recipe.run) == 1
     assert model.exists()
 
 
-def test_vectors_are_evaluated_for_each_training_and_on_average(recipe, monkeypatch):
-    asked = []
+def test_vectors_are_evaluated_for_each_run_and_for_the_mean(recipe, monkeypatch):
+    searches = []
 
-    def ask(split, model, index, *flags, name):
-        asked.append((model.relative_to(recipe.output), index.name, "--hybrid" in flags))
+    def search(split, model, index, *flags, name):
+        searches.append((model.relative_to(recipe.output), index.name, "--hybrid" in flags))
         rows = [(query, 1, 1.0, "…", page) for query, page in QUERIES[split].items()]
-        return found(recipe.found(name), rows)
+        return write_results(recipe.results_path(name), rows)
 
     monkeypatch.setattr(
-        SearchRecipe, "ask", lambda self, *arguments, **name: ask(*arguments, **name)
+        SearchRecipe, "search", lambda self, *arguments, **name: search(*arguments, **name)
     )
-    judged = dict(command.by_vectors(recipe, "test"))
-    assert all(item.figures["recall_at_1"] == 1 for item in judged.values())
+    figures_by_title = dict(command.by_vectors(recipe, "test"))
+    assert all(item.figures["recall_at_1"] == 1 for item in figures_by_title.values())
     each = [(Path(f"{kind}-{s}/model"), f"{kind}-{s}") for kind in ("pages", "pairs") for s in "01"]
     means = [(Path("pages/model"), "pages"), (Path("model"), "index")]
     for model, index in [*each, *means]:
-        assert [hybrid for *where, hybrid in asked if where == [model, index]] == [False, True]
-    assert len(asked) == 2 * len([*each, *means]) + 1
-    assert len([name for name in judged if name.endswith("weights averaged")]) == 4
-    assert len(judged) == 9
+        assert [hybrid for *where, hybrid in searches if where == [model, index]] == [False, True]
+    assert len(searches) == 2 * len([*each, *means]) + 1
+    assert len([name for name in figures_by_title if name.endswith("weights averaged")]) == 4
+    assert len(figures_by_title) == 9
 
 
-def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, capsys):
-    def fails(asked):
+def test_without_translations_training_starts_with_the_pages(recipe, monkeypatch, capsys):
+    def fails(config):
         raise InputError("apt-get failed for libreoffice-l10n-zh-cn.")
 
     monkeypatch.setattr(recipes, "write_translations", fails)
@@ -236,9 +237,9 @@ def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, caps
     monkeypatch.setattr(SearchRecipe, "make", lambda self: result.append(self.translations))
     monkeypatch.setattr(command, "by_words", lambda *arguments: iter([]))
     monkeypatch.setattr(command, "by_vectors", lambda *arguments: iter([]))
-    for wanted in (True, False):
+    for translations in (True, False):
         command.main(
-            SearchBenchmark(recipe.data, recipe.output, translations=wanted, reranker=False)
+            SearchBenchmark(recipe.data, recipe.output, translations=translations, reranker=False)
         )
     assert result == [False, False]
     assert capsys.readouterr().err.count("learns without translations") == 1
@@ -247,9 +248,9 @@ def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, caps
     monkeypatch.setattr(recipes, "run_command", lambda words: without.run.append(words) or 0)
     monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
     without.make()
-    typed = [" ".join(words) for words in without.run]
-    assert not any("translations.jsonl" in words or "translated" in words for words in typed)
-    assert sum("pretrained/model" in words for words in typed) == 2
+    commands = [" ".join(words) for words in without.run]
+    assert not any("translations.jsonl" in words or "translated" in words for words in commands)
+    assert sum("pretrained/model" in words for words in commands) == 2
 
 
 def test_a_command_that_failed_is_run_again(recipe):
@@ -265,19 +266,19 @@ def test_a_command_that_failed_is_run_again(recipe):
     assert len(recipe.run) == 3
     recipe.step("search", "--index", recipe.output / "indexes" / "pairs-0")
     recipe.step("finetune", "--output", recipe.output / "pairs-0")
-    assert len(recipe.run) == 4  # an index of its name is not it
+    assert len(recipe.run) == 4  # the index has the same name but another path
     recipe.step("finetune", "--output", recipe.output / "pairs-0", "--seed", 1)
-    assert len(recipe.run) == 5  # another folder, and another command
+    assert len(recipe.run) == 5  # the command changed
 
 
-def test_pairs_have_their_pages_and_a_reranker_also_the_other_results(recipe):
+def test_reranker_pairs_have_wrong_results_of_the_same_split(recipe):
     recipe.output.mkdir()
     recipe.write_files()
     train = [json.loads(x) for x in (recipe.output / "train.jsonl").read_text("utf-8").splitlines()]
     assert train == [{"query": "打印", "text": PAGES["b"]}]
     assert (recipe.output / "test.txt").read_text("utf-8") == "天数\n打印机\n"
-    asked = {"train": {"打印": "b", "天数": "a/1"}, "valid": {"公式": "c"}}
-    for split, queries in asked.items():
+    relevant = {"train": {"打印": "b", "天数": "a/1"}, "valid": {"公式": "c"}}
+    for split, queries in relevant.items():
         path = recipe.data / f"queries_{split}.tsv.gz"
         lines = ["query\tid", *(f"{query}\t{page}" for query, page in queries.items())]
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
@@ -286,11 +287,11 @@ def test_pairs_have_their_pages_and_a_reranker_also_the_other_results(recipe):
             for query in queries
             for rank, name in enumerate(("a/1", "b", "c"), 1)
         ]
-        found(recipe.found(f"candidates-{split}"), near)
+        write_results(recipe.results_path(f"candidates-{split}"), near)
     recipe.write_labelled()
     lines = (recipe.output / "labelled-train.jsonl").read_text("utf-8").splitlines()
     rows = [(x["query"], x["text"], x["label"]) for x in map(json.loads, lines)]
-    assert rows == [  # and never c, which is no query's of train
+    assert rows == [  # without c, which is not relevant to any training query
         ("打印", PAGES["b"], "1"),
         ("打印", PAGES["a/1"], "0"),
         ("天数", PAGES["a/1"], "1"),
@@ -303,7 +304,7 @@ def test_a_folder_without_data_is_refused(tmp_path):
         SearchRecipe(tmp_path, tmp_path / "out", 1).queries("test")
 
 
-def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
+def test_the_commands_and_their_configs_are_valid(recipe, monkeypatch):
     from roformer_tf.conversion import average as averaging
     from roformer_tf.finetuning import command as finetuning
     from roformer_tf.pretraining import command as pretraining
@@ -327,16 +328,18 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     monkeypatch.setattr(finetuning, "finetune", finetune)
     monkeypatch.setattr(searching, "search", search)
     for name in ("found/candidates-train.tsv", "found/candidates-valid.tsv"):
-        found(recipe.output / name, [])
+        write_results(recipe.output / name, [])
     recipe.make()
     recipe.train_reranker()
-    unseen = str(recipe.output / "pages" / "model")  # which was not trained on pairs
+    unseen = str(recipe.output / "pages" / "model")  # the model not trained on pairs
     reranking = [
         words for words in recipe.run if "rerank" in words[-1] or "candidates" in words[-1]
     ]
     assert [words[0] for words in reranking] == ["search", "search", "finetune"]
     assert all(unseen in words for words in reranking)
-    recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
+    recipe.search(
+        "test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid"
+    )
     for words in recipe.run:
         assert cli.main(words) == 0
     assert [item.task for item in seen if hasattr(item, "task")] == [*["embedding"] * 5, "pair"]
@@ -347,4 +350,4 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     assert index.hybrid_weight == recipes.HYBRID_WEIGHT
     assert index.beginning_weight == recipes.BEGINNING_WEIGHT
     assert seen[-1].hybrid
-    assert seen[-1].hybrid_weight is None  # the index remembers it
+    assert seen[-1].hybrid_weight is None  # read from the index

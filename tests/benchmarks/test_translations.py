@@ -18,7 +18,7 @@ STRINGS = {
 
 
 def write_catalogue(path, strings):
-    """A .mo file, laid out as gettext's manual says; Python's own gettext reads it, too."""
+    """Write a .mo file in the layout of the gettext manual, which Python's gettext also reads."""
     rows = sorted((a.encode(), b.encode()) for a, b in strings.items())
     begin, texts, tables = 28 + 16 * len(rows), b"", ([], [])
     for side, table in enumerate(tables):
@@ -30,19 +30,19 @@ def write_catalogue(path, strings):
     path.write_bytes(head + b"".join(tables[0] + tables[1]) + texts)
 
 
-def test_a_catalogue_is_read_as_python_reads_it(tmp_path):
+def test_catalogue_agrees_with_pythons_gettext(tmp_path):
     path = tmp_path / "cui.mo"
     write_catalogue(path, STRINGS)
     actual = dict(catalogue(path))
     with path.open("rb") as file:
-        known = gettext.GNUTranslations(file)
-    assert actual["Font ~Color..."] == known.pgettext("colordialog|title", "Font ~Color...")
-    assert actual["%1 row"] == known.ngettext("%1 row", "%1 rows", 1)
-    assert actual["<b>Open</b> file"] == known.gettext("<b>Open</b> file")
+        reference = gettext.GNUTranslations(file)
+    assert actual["Font ~Color..."] == reference.pgettext("colordialog|title", "Font ~Color...")
+    assert actual["%1 row"] == reference.ngettext("%1 row", "%1 rows", 1)
+    assert actual["<b>Open</b> file"] == reference.gettext("<b>Open</b> file")
     assert len(actual) == len(STRINGS)
 
 
-def test_strings_become_pairs_without_markup_each_once(tmp_path):
+def test_strings_become_unique_pairs_without_markup(tmp_path):
     for name in ("a/cui.mo", "b/sw.mo"):
         write_catalogue(tmp_path / "package" / name, STRINGS)
     output = tmp_path / "pairs.jsonl"
@@ -55,7 +55,7 @@ def test_strings_become_pairs_without_markup_each_once(tmp_path):
     ]
 
 
-def test_what_holds_no_strings_is_refused(tmp_path):
+def test_folders_without_catalogues_are_refused(tmp_path):
     output = tmp_path / "pairs.jsonl"
     with pytest.raises(InputError, match="holds no catalogue"):
         main(TranslationConfig(output, tmp_path))

@@ -27,16 +27,25 @@ serve([work], ["pip"])
 
 @pytest.fixture
 def run(tmp_path):
-    """Measure with peers that only say how long they took; which worked when is the second."""
+    """Return a function that measures peers with artificial timings.
+
+    It returns the rows by name, and a log of which peer worked when.
+    """
     folder = tmp_path / "benchmarks" / "peers"
     folder.mkdir(parents=True)
-    (folder / "talking.py").write_text(PEER)  # a namespace package has parts in several folders
+    (folder / "talking.py").write_text(PEER)  # `benchmarks` is a namespace package of two folders
     log = tmp_path / "log"
 
     def measured(rounds=3, at_least=0.1, **settings):
         contenders = [
-            Contender(name, "talking", "", {"name": name, **own}, {"PYTHONPATH": str(tmp_path)})
-            for name, own in settings.items()
+            Contender(
+                name,
+                "talking",
+                "",
+                {"name": name, **settings_of_peer},
+                {"PYTHONPATH": str(tmp_path)},
+            )
+            for name, settings_of_peer in settings.items()
         ]
         rows = measure(
             "work",
@@ -44,27 +53,27 @@ def run(tmp_path):
             contenders,
             rounds=rounds,
             at_least=at_least,
-            say=lambda what: None,
+            show_progress=lambda message: None,
         )
         return {row.name: row for row in rows}, log.read_text().split("\n")[:-1]
 
     return measured
 
 
-def test_contenders_take_turns_in_an_order_that_rotates(run):
+def test_contenders_run_in_turn_in_rotating_order(run):
     rows, turns = run(a={"seconds": 2.0}, b={"seconds": 2.0}, c={"seconds": 2.0})
     names = [turn[0] for turn in turns]
     assert names == [*"abc", *"abc", *"bca", *"cab"]  # the first turn of each is not counted
     assert [row.seconds for row in rows.values()] == [[2.0] * 3] * 3
 
 
-def test_short_work_is_repeated_until_a_round_lasts(run):
+def test_short_work_is_repeated_within_a_round(run):
     rows, turns = run(rounds=2, a={"seconds": 0.03})
     assert turns == ["a 1", "a 1", "a 4", "a 4"]
     assert rows["a"].seconds == pytest.approx([0.03, 0.03])
 
 
-def test_the_output_of_a_peer_is_kept(run):
+def test_facts_of_a_peer_are_recorded(run):
     facts = run(rounds=2, a={"seconds": 2.0})[0]["a"].facts
     assert facts["loss"] == 1.5
     assert facts["calls"] == 3
@@ -72,7 +81,7 @@ def test_the_output_of_a_peer_is_kept(run):
     assert 1e6 < facts["peak_memory"] < 1e9
 
 
-def test_who_fails_says_why_and_the_others_go_on(run):
+def test_a_failed_peer_has_a_message_and_others_continue(run):
     rows, _ = run(
         a={"seconds": 2.0},
         b={"wrong": "at once"},

@@ -1,4 +1,4 @@
-"""Checkpoints read whole, and copies of the recorded ones that a test may break."""
+"""A fixture that reads whole checkpoints."""
 
 import dataclasses
 
@@ -9,7 +9,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 
 @pytest.fixture
 def read():
-    """read(source, …) → the checkpoint, all its arrays in a dictionary."""
+    """A function that reads a checkpoint with all its arrays in a dictionary."""
 
     def read_all(source, **options):
         with OpenedSource(source) as opened:

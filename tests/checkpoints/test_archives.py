@@ -1,4 +1,4 @@
-"""Zips are unpacked as a whole or not at all, into a temporary folder and nowhere else."""
+"""Zips are unpacked completely or not at all, and only into a temporary folder."""
 
 import tempfile
 import tracemalloc
@@ -19,7 +19,7 @@ DATA = "bert_model.ckpt.data-00000-of-00001"
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """The folder in which temporary ones are made; nothing may stay there."""
+    """The parent of temporary folders, which must be empty at the end."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -29,13 +29,13 @@ def temporary(tmp_path, monkeypatch):
 
 @contextmanager
 def opened(path):
-    """The folder of one checkpoint's files."""
+    """Yield the folder of a checkpoint's files."""
     with Files(path) as files:
         yield files.folder
 
 
 def read_file(path, name):
-    """One file, of a folder or zip that is open only so long."""
+    """Return the content of one file of a folder or zip."""
     with Files(path) as files:
         return files.read(name)
 
@@ -46,7 +46,7 @@ def is_zip(path):
 
 
 def zip_of(path, **contents):
-    """A zip with these members, `/` in their names being `__`."""
+    """Write a zip with these members; `__` in their names stands for `/`."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, content in contents.items():
             archive.writestr(name.replace("__", "/").replace("_json", ".json"), content)
@@ -54,7 +54,7 @@ def zip_of(path, **contents):
 
 
 def refusal(path):
-    """The message with which a zip is refused."""
+    """Assert that a zip is refused with one line of text, and return it."""
     with pytest.raises(InputError) as caught, opened(path):
         pass
     message = str(caught.value)
@@ -216,7 +216,10 @@ def test_a_truncated_zip_is_refused(size, released, tmp_path):
 
 @pytest.mark.parametrize("seed", range(40))
 def test_a_changed_directory_is_refused_or_harmless(seed, released, tmp_path):
-    """The names and dates of files are not covered by their checksums."""
+    """A zip with a changed directory is refused, or its files are intact.
+
+    Names and dates of files are not covered by checksums.
+    """
     content = bytearray(released("char").read_bytes())
     with zipfile.ZipFile(released("char")) as archive:
         contents = {archive.read(name) for name in archive.namelist()}
@@ -269,7 +272,7 @@ def test_of_several_none_is_chosen(tmp_path):
 
 @pytest.fixture
 def peak():
-    """peak(call) → the error that the call gives, and the most bytes that were held meanwhile."""
+    """A function that returns the error of a call and its peak of traced memory in bytes."""
 
     def measure(call):
         tracemalloc.start()

@@ -8,6 +8,7 @@ from roformer_tf.checkpoints.arrays import largest_difference, statistics
 
 @pytest.fixture(params=[7, 1 << 20])
 def block(request, monkeypatch):
+    """Run with small and with large blocks."""
     monkeypatch.setattr(arrays, "BLOCK", request.param)
 
 

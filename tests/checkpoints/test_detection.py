@@ -17,7 +17,7 @@ MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encode
         ("gpt_char", {}, ENCODER | {"mlm"}, True, "causal", CAUSAL),
         (
             "gpt_char",
-            {"attention_type": "bidirectional"},  # the user's word counts more than the name
+            {"attention_type": "bidirectional"},  # the user's setting overrides the name
             ENCODER | {"mlm"},
             True,
             "bidirectional",
@@ -33,7 +33,7 @@ MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encode
         ),
         ("sim_char", {}, ENCODER | {"mlm", "pooler"}, True, "unilm", MASKED),
         (
-            "word_adam",  # trained to tell pairs of sentences, with all tokens in sight
+            "word_adam",  # trained on sentence pairs with bidirectional attention
             {},
             ENCODER | {"mlm", "pooler", "seq_relationship"},
             True,
@@ -76,9 +76,9 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
 
 @pytest.fixture
 def seen(tmp_path, unpacked):
-    """seen(family, name, …) → attention_type and is_called_gpt of its files in a folder so named.
+    """A function that renames a checkpoint and returns its attention_type and is_called_gpt.
 
-    `zipped`: in a zip of that name; `config`: other keys.
+    zipped: the name is that of a zip; config: keys to change in the config.
     """
 
     def look(family, name, zipped=False, **config):
@@ -107,7 +107,7 @@ def seen(tmp_path, unpacked):
         ("Chinese_RoFormer-GPT-char-base (1)", {}, ("causal", True)),
         ("chinese_roformer-gpt-char_L-2.zip", {"zipped": True}, ("causal", True)),
         ("renamed.zip", {"zipped": True}, ("bidirectional", False)),
-        ("my_gpt", {}, ("bidirectional", True)),  # which may be: --attention-type is asked for
+        ("my_gpt", {}, ("bidirectional", True)),  # ambiguous: commands ask for --attention-type
         ("my_chinese_roformer-gpt-char", {}, ("bidirectional", True)),
         ("chinese_roformer-char_L-12_H-768_A-12", {}, ("bidirectional", False)),
         (

@@ -1,4 +1,4 @@
-"""Models of hubs, from servers on this machine with the hubs' addresses."""
+"""Downloading models from hubs, which are simulated by local servers."""
 
 import json
 import shutil
@@ -40,7 +40,7 @@ def files(released):
 
 @pytest.fixture
 def serve(cache, monkeypatch):
-    """serve(models) → a running server, which HF_ENDPOINT names."""
+    """A function that starts a server with these models and sets HF_ENDPOINT to it."""
     servers = []
 
     def start(models, **settings):
@@ -91,7 +91,7 @@ def test_a_revision_is_another_commit(server):
     with OpenedSource(f"{NAME}@v1") as old, OpenedSource(NAME) as new:
         assert old.read("vocab.txt") == new.read("vocab.txt") + "旧\n".encode()
         assert old.path.parent.name == COMMITS["v1"]
-        assert old.names == new.names == {"roformer-tiny"}  # by which a GPT is recognized
+        assert old.names == new.names == {"roformer-tiny"}  # used to recognize a GPT
     assert locate(f"{NAME}@{COMMITS['v1']}") == old.path
 
 
@@ -118,7 +118,7 @@ def test_a_folder_of_this_name_comes_first(server, released):
 def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, files, cache):
     size = len(files["model.safetensors"])
     listed = sorted(name for name in files if name.endswith((".json", ".txt", ".safetensors")))
-    before = listed.index("model.safetensors") + 1  # and the listing
+    before = listed.index("model.safetensors") + 1  # requests before, including the listing
     server.cuts = [None] * before + [size // 2, 0]
     with pytest.raises(InputError, match=r"cannot download .*too early\. Try again to continue"):
         locate(NAME)
@@ -156,7 +156,7 @@ def test_the_command_fetches_a_newer_commit_and_repairs_files(server, files, cap
     assert server.downloads() == ["vocab.txt"]
     listing = f"api/models/{NAME}/revision"
     server.files[f"{listing}/main"] = server.files[f"{listing}/v1"]
-    assert locate(NAME) == folder  # until it is asked for
+    assert locate(NAME) == folder  # only `download` looks for a newer commit
     assert download(HubModel.parse(NAME)).parent.name == COMMITS["v1"]
     assert locate(NAME).parent.name == COMMITS["v1"]
 
@@ -224,7 +224,7 @@ def test_a_model_of_modelscope(cache, files, monkeypatch):
         wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
         assert contents(folder) == {name: files[name] for name in wanted}
         assert sorted(server.downloads()) == sorted(wanted)
-        assert folder.name == "roformer-tiny"  # by which a GPT is recognized
+        assert folder.name == "roformer-tiny"  # used to recognize a GPT
         assert (locate(f"modelscope:{NAME}@v1") / "vocab.txt").read_bytes() == old["vocab.txt"]
 
         assert roformer_tf.load(f"modelscope:{NAME}")("今[MASK]")["filled"]

@@ -1,4 +1,4 @@
-"""Our own format is Hugging Face's, byte for byte where both write."""
+"""Our own format is that of Hugging Face, with identical tensors and config values."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ def test_what_is_read_from_transformers_is_written_as_transformers_does(
         assert ours[key].dtype == array.dtype
         np.testing.assert_array_equal(ours[key], array, err_msg=key)
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
-        assert file.metadata() == {"format": "pt"}  # transformers asks for it
+        assert file.metadata() == {"format": "pt"}  # required by transformers
     config, written = (
         json.loads((f / "config.json").read_text(encoding="utf-8"))
         for f in (released(name), tmp_path)
@@ -94,7 +94,7 @@ def test_a_dtype_that_nobody_knows_is_refused(unpacked):
 
 
 def write_shards(folder, files):
-    """Split a folder's weights: file → the names it holds."""
+    """Split a folder's weights into files, given the tensor names of each."""
     whole = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     for file, names in files.items():
@@ -163,7 +163,7 @@ def test_torch_reads_a_pickle_of_tensors_alone(dtype, zipped, unpacked, read, to
 
 
 class Evil:
-    """What unpickling would make a file of."""
+    """An object whose unpickling creates a file."""
 
     def __init__(self, path):
         self.path = path

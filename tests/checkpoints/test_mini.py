@@ -1,4 +1,4 @@
-"""Our own checkpoint, a folder of the package: found by its name, in float32, without a network."""
+"""The checkpoint in the package is found by name and loaded in float32 without a network."""
 
 import json
 import os
@@ -32,7 +32,7 @@ TEXTS = ["今天[MASK]气很好", "这家酒店的[MASK]很[MASK]，下次还会
 
 @pytest.fixture(autouse=True)
 def offline(tmp_path, monkeypatch):
-    """In an empty folder, with a cache that must stay empty."""
+    """Run in an empty folder, and check that the cache stays empty."""
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     yield
@@ -122,7 +122,7 @@ def test_finetune_starts_from_it():
 
 @pytest.mark.slow
 def test_the_quick_start_runs_as_typed(tmp_path):
-    """In a process of its own, which inherits no model and no imports."""
+    """The quick start's commands run, each in a new process."""
     rows = [f"很{'好' if n % 2 else '差'}{n}\t{n % 2}\n" for n in range(60)]
     (tmp_path / "file.tsv").write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
     code = f"import roformer_tf; print(roformer_tf.load({MINI!r})({TEXTS[0]!r}))"

@@ -1,4 +1,4 @@
-"""The table is total: whatever a file of a family holds has its row, and nothing else does."""
+"""The table of names has exactly one row for every tensor of every family's files."""
 
 import re
 
@@ -27,7 +27,7 @@ LAYOUTS = ("tf1", "huggingface")
 
 
 def counted(shape):
-    """An array of a shape whose every element is another number."""
+    """Return an array of this shape with distinct elements."""
     return np.arange(np.prod(shape), dtype="float32").reshape(shape)
 
 
@@ -45,7 +45,8 @@ def test_v2_is_v1_without_norms_biases_and_head():
     assert {row.name for row in left} == {r.name for r in ROWS if dropped.fullmatch(r.name)}
     per_layer = len(("query", "key", "value", "output", "intermediate", "output"))
     encoder = [row for row in table(V2) if row.part == "encoder"]
-    assert len(encoder) == 2 + 1 + per_layer * V2.num_hidden_layers  # and the projection E → H
+    # Two embeddings, the projection E → H, and the kernels of the layers.
+    assert len(encoder) == 2 + 1 + per_layer * V2.num_hidden_layers
 
 
 def test_without_labels_there_are_no_rows_for_them():
@@ -55,7 +56,10 @@ def test_without_labels_there_are_no_rows_for_them():
 
 
 def test_heads_have_the_names_that_other_programs_give_them():
-    """Those of transformers, JunnYu, Google and pytorch-crf; in TF1 classifiers have ours."""
+    """Heads have the names of transformers, JunnYu, Google and pytorch-crf.
+
+    In TF1, classifiers have our names.
+    """
     names = {
         "classifier/dense": ("classifier/dense", "classifier.dense"),
         "classifier/out_proj": ("classifier/out_proj", "classifier.out_proj"),
@@ -90,7 +94,7 @@ def test_there_and_back_every_weight_is_what_it_was(row, layout, style):
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 def test_the_two_layouts_say_the_same(row):
     in_tf1 = counted(row.shape_in("tf1"))
-    kernel = row.tf1.endswith("/kernel")  # Hugging Face holds these as (out, in)
+    kernel = row.tf1.endswith("/kernel")  # Hugging Face stores these as (out, in)
     ours = row.from_file(in_tf1.T if kernel else in_tf1, "huggingface", "interleaved")
     np.testing.assert_array_equal(ours, row.from_file(in_tf1, "tf1", "interleaved"))
 
@@ -103,7 +107,7 @@ def test_only_queries_and_keys_depend_on_the_rotary_style():
         assert (half != interleaved).any() == turned
     (bias,) = (row for row in ROWS if row.name == "encoder/layer_1/attention/key/bias")
     in_half = bias.from_file(np.arange(24), "tf1", "half")
-    np.testing.assert_array_equal(in_half[1], [8, 10, 12, 14, 9, 11, 13, 15])  # the second head
+    np.testing.assert_array_equal(in_half[1], [8, 10, 12, 14, 9, 11, 13, 15])  # second head
 
 
 PARTS = {  # what a released file contains besides the encoder
@@ -184,11 +188,11 @@ def test_no_other_name_is_ignored(name):
     assert not IGNORED.fullmatch(name)
 
 
-# --- What the tensors say of the architecture ----------------------------------------------------
+# --- Inferring the architecture from the tensors -------------------------------------------------
 
 
 def shapes_of(config, layout, *parts):
-    """Shapes of a file that holds these parts, by their names there."""
+    """Return the shapes of a file with these parts, by their names in the file."""
     rows = (row for row in table(config) if row.part in parts)
     return {row.name_in(layout): row.shape_in(layout) for row in rows}
 
@@ -200,7 +204,10 @@ def completed(config, shapes, layout):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("parts", [("encoder",), ("encoder", "pooler", "classifier")])
 def test_v2_is_known_by_its_tensors(layout, parts):
-    """No `bert_config.json` says it; heads have biases in V2 too."""
+    """V2 is inferred from the tensors, because no `bert_config.json` declares it.
+
+    Heads have biases in V2 too.
+    """
     plain, v2 = CONFIG.replace(hidden_act="relu"), V2.replace(hidden_act="relu")
     for config in (plain, v2.replace(num_labels=0)):
         actual = completed(config, shapes_of(v2, layout, *parts), layout)
@@ -259,7 +266,10 @@ def test_labels_are_counted_by_the_head(layout, head):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_head_for_pairs_implies_bidirectional_attention(layout):
-    """BERT's, of the third-party files; the released sim-char models have a pooler alone."""
+    """BERT's sentence-pair head implies bidirectional attention, but a pooler alone does not.
+
+    The released sim-char models have only a pooler and use UniLM's attention.
+    """
     pooled = shapes_of(CONFIG, layout, "encoder", "mlm", "pooler")
     assert completed(CONFIG, pooled, layout).attention_type is None
     paired = pooled | shapes_of(CONFIG, layout, "seq_relationship")

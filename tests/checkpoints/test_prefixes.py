@@ -1,4 +1,4 @@
-"""Prefixes that all names of tensors share are removed; of several copies one has to be chosen."""
+"""A prefix shared by all tensor names is removed; among several copies the user must choose."""
 
 import shutil
 
@@ -16,7 +16,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "module._orig_mod.", "net.backbon
 
 @pytest.fixture
 def rewritten(released, tmp_path):
-    """rewritten("hf_char", change) → a copy whose tensors are what `change` makes of them."""
+    """A function that returns a copy of a checkpoint with its tensors changed by a function."""
 
     def write(name, change):
         target = shutil.copytree(released(name), tmp_path / "rewritten")
@@ -60,7 +60,7 @@ def test_a_model_without_a_head_may_lack_the_first_word_too(prefix, released, re
 
 
 def two_copies(first, second):
-    """A copy of the weights, and a second one of zeros."""
+    """Return a function that adds a second copy of all tensors, filled with zeros."""
 
     def change(tensors):
         zeros = {second + name: x * 0 for name, x in tensors.items()}
@@ -116,7 +116,7 @@ def test_two_names_that_become_one_are_refused(rewritten, read):
 
 @pytest.fixture
 def rewritten_tf1(unpacked):
-    """rewritten_tf1(change) → a released checkpoint with other names of tensors."""
+    """A function that returns a released TF1 checkpoint with its tensors changed by a function."""
     tf = pytest.importorskip("tensorflow")
 
     def write(change):

@@ -1,4 +1,4 @@
-"""The registry: every released name, found by every name, and what a source may be."""
+"""The registry of released checkpoints: names, aliases, and finding a source."""
 
 import re
 import zipfile
@@ -91,7 +91,7 @@ def test_the_table_for_readers_names_every_release():
         assert (release.huggingface or "–") in row
 
 
-# --- What a source may be -----------------------------------------------------------------------
+# --- Finding a source ---------------------------------------------------------------------------
 
 
 def test_a_path_that_exists_is_the_source_itself(empty_cache, tmp_path):

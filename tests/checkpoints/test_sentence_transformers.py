@@ -1,4 +1,7 @@
-"""What sentence-transformers reads: here its modules are computed by hand, in `-m hf` by itself."""
+"""Files for sentence-transformers.
+
+The quick tests compute its modules with NumPy; those of `-m hf` use sentence-transformers itself.
+"""
 
 import json
 import shutil
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 
 @pytest.fixture(scope="module")
 def folder(released, tmp_path_factory):
-    """folder(pooling) → a sim model in our layout, with its modules."""
+    """A function that returns a sim model in our layout with modules for this pooling."""
     converted = tmp_path_factory.mktemp("sim") / "model"
     source = str(released("sim_char"))
     assert main(["checkpoints", "convert", source, str(converted), "--to", "own"]) == 0
@@ -37,7 +40,7 @@ def folder(released, tmp_path_factory):
 
 
 def by_its_modules(folder, texts):
-    """Vectors as the modules say, computed with NumPy in float64 from our hidden states."""
+    """Return vectors of the modules, computed with NumPy in float64 from our hidden states."""
     encoder = RoFormerEncoder.from_pretrained(folder)
     limits = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
     modules = json.loads((folder / MODULES).read_text("utf-8"))
@@ -133,7 +136,7 @@ def test_sentence_transformers_gives_our_vectors(pooling, folder, torch):
     from sentence_transformers import SentenceTransformer
 
     actual = folder(pooling)
-    texts = [*TEXTS, "学习" * 40]  # one that is cut
+    texts = [*TEXTS, "学习" * 40]  # the last text is truncated
     theirs = SentenceTransformer(str(actual), device="cpu").encode(texts)
     np.testing.assert_allclose(
         VectorSettings().open(actual).embed(texts), theirs, rtol=0, atol=1e-5

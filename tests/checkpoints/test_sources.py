@@ -1,4 +1,4 @@
-"""Every kind of source is read, and every bad one gets one clear message."""
+"""Every kind of source is read, and every bad source is refused with one clear message."""
 
 import json
 import re
@@ -20,21 +20,21 @@ PACKAGE = Path(tf1.__file__).parents[1]
 
 
 def equal(first, second):
-    """Two checkpoints hold the same architecture and, bit for bit, the same weights."""
+    """Return whether two checkpoints have the same config and identical weights."""
     assert first.config == second.config
     assert first.arrays.keys() == second.arrays.keys()
     return all((first.arrays[name] == second.arrays[name]).all() for name in first.arrays)
 
 
 def change_config(folder, **changes):
-    """Change keys of a folder's config; None takes one away."""
+    """Change keys of a folder's config; None removes a key."""
     (path,) = (p for p in folder.iterdir() if p.name in ("bert_config.json", "config.json"))
     values = json.loads(path.read_text()) | changes
     path.write_text(json.dumps({k: v for k, v in values.items() if v is not None}))
 
 
 def change_tensors(folder, changes):
-    """Change tensors of a Hugging Face folder; None takes one away."""
+    """Change tensors of a Hugging Face folder; None removes a tensor."""
     path = folder / "model.safetensors"
     tensors = load_file(path) | changes
     save_file({name: array for name, array in tensors.items() if array is not None}, path)
@@ -149,7 +149,7 @@ def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_pat
 
 
 def test_nobody_else_locates_or_unzips_a_source():
-    theirs = {"checkpoints", "readers"}  # the latter unzip spreadsheets, and see no checkpoint
+    theirs = {"checkpoints", "readers"}  # readers unzip spreadsheets, but no checkpoints
     rest = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in theirs]
     assert len(rest) > 100
     actual = re.compile(
@@ -263,7 +263,7 @@ def test_a_zip_with_a_changed_byte_is_refused_or_reads_the_same(seed, released, 
     rng = np.random.default_rng(seed)
     content[rng.integers(len(content))] ^= 1 << rng.integers(8)
     path = tmp_path / "changed.zip"
-    path.write_bytes(content)  # the name, date or .meta of a file may change unnoticed
+    path.write_bytes(content)  # a changed name, date or .meta file may go unnoticed
     try:
         checkpoint = read(path)
     except InputError:
@@ -295,7 +295,10 @@ def test_a_config_that_contradicts_the_tensors_is_refused(name, changes, message
 
 @pytest.mark.parametrize("last", [None, 99_999])
 def test_more_layers_than_tensors_are_refused_before_any_is_described(last, unpacked, read):
-    """To describe 100,000 takes minutes."""
+    """Too many layers are refused before their names are listed.
+
+    Listing the tensors of 100,000 layers takes minutes.
+    """
     folder = unpacked("hf_word")
     kept = ["roformer.embeddings.word_embeddings.weight"]
     tensors = load_file(folder / "model.safetensors")

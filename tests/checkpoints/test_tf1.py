@@ -1,4 +1,4 @@
-"""TF1 checkpoints: TensorFlow's own exceptions never reach the user; bert4keras reads ours."""
+"""TF1 checkpoints: reading, writing, error messages, and reading ours with bert4keras."""
 
 import json
 import os
@@ -151,7 +151,7 @@ def test_a_write_that_fails_leaves_what_was_there(target, released, read, tmp_pa
     assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
 
 
-@pytest.mark.slow  # conversion/test_convert.py has it read our zips of float32
+@pytest.mark.slow  # test_convert.py tests bert4keras with our float32 zips
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",

@@ -11,7 +11,7 @@ from roformer_tf.cli import main
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released, write_corpus):
-    """A folder with everything that the commands below name; none of them may change it."""
+    """A folder with all files that the commands below name. No command may change it."""
     folder = tmp_path_factory.mktemp("inputs")
     write_corpus(folder / "corpus.txt", 20)
     (folder / "empty.txt").write_text("\n\n")
@@ -30,10 +30,10 @@ def inputs(tmp_path_factory, released, write_corpus):
 
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
-AS_TYPED = {  # command: what its message has to name; one alone, as each start takes long
+IN_PROCESS = {  # command: parts of its message; only one, because each process starts slowly
     "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Download it again"],
 }
-MORE = {
+CALLS = {
     f"{FILL} nothing 今天[MASK]": ["nothing contains no checkpoint", "bert_config.json"],
     "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
     f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
@@ -89,7 +89,7 @@ MORE = {
 
 
 def words_of(command, inputs, output):
-    """The words of a command, with the inputs' names made paths and an --output if it has one."""
+    """The arguments of a command, with paths of the inputs, and with --output if it exists."""
     names = {path.name for path in inputs.iterdir()} | {"nowhere"}
     words = [
         str(inputs / word) if word in names or word.startswith("nowhere") else word
@@ -102,42 +102,42 @@ def snapshot(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def check(code, out, err, printed):
+def check(code, out, err, parts):
     assert code == 2
     assert out == ""
     assert "Traceback" not in err
     (message,) = err.splitlines()
     assert re.match(r"roformer-tf [a-z-]+: ", message)
-    for part in printed:
+    for part in parts:
         assert part in message
 
 
-@pytest.mark.parametrize("command", AS_TYPED | MORE)
-def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
+@pytest.mark.parametrize("command", IN_PROCESS | CALLS)
+def test_bad_input_is_refused_with_one_message(command, inputs, tmp_path, capsys):
     before = snapshot(inputs)
     words = words_of(command.replace("run_mlm", "pretrain"), inputs, tmp_path / "run")
     try:
         code = main(words)
     except SystemExit as stopped:
         code = stopped.code
-    check(code, *capsys.readouterr(), (AS_TYPED | MORE)[command])
+    check(code, *capsys.readouterr(), (IN_PROCESS | CALLS)[command])
     assert list(tmp_path.iterdir()) == []
     assert snapshot(inputs) == before
 
 
 @pytest.mark.slow
-def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
-    """All at once: each one loads TensorFlow first."""
+def test_bad_input_is_refused_in_a_new_process(inputs, tmp_path, typed):
+    """Start all processes at once, because each loads TensorFlow first."""
     processes = {}
-    for number, command in enumerate(AS_TYPED):  # a folder is for one command at a time
+    for number, command in enumerate(IN_PROCESS):  # only one command may use a folder
         words = words_of(command, inputs, tmp_path / f"run-{number}")
         start = ["pretrain/run_mlm.py", *words[1:]]
         processes[command] = typed(*(start if words[0] == "run_mlm" else ["roformer-tf", *words]))
     for command, process in processes.items():
-        check_typed(process, AS_TYPED[command])
+        check_process(process, IN_PROCESS[command])
     assert list(tmp_path.iterdir()) == []
 
 
-def check_typed(process, printed):
+def check_process(process, parts):
     out, err = process.communicate(timeout=300)
-    check(process.returncode, out, err, printed)
+    check(process.returncode, out, err, parts)

@@ -1,4 +1,4 @@
-"""`roformer-tf checkpoints …`: what is printed, the exit codes, and that nothing is left behind.
+"""`roformer-tf checkpoints …`: output, exit codes, and no leftover files.
 
 What the commands compute is tested in tests/conversion.
 """
@@ -19,7 +19,7 @@ SUBCOMMANDS = [name for name in cli.COMMANDS if name.startswith("checkpoints ")]
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """run("inspect", …) → exit code, what is on stdout and on stderr; in an empty folder."""
+    """run("inspect", …) → exit code, stdout, stderr. Runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
 
@@ -34,7 +34,7 @@ def run(capsys, tmp_path, monkeypatch):
     return call
 
 
-# --- The group ---------------------------------------------------------------------------------
+# --- Help and unknown commands ------------------------------------------------------------------
 
 
 def test_the_group_alone_lists_its_commands(run):
@@ -46,21 +46,21 @@ def test_the_group_alone_lists_its_commands(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "near"),
+    ("words", "suggestion"),
     [
         (["inspct", "x.zip"], "checkpoints inspect"),
         (["verfy"], "checkpoints verify"),
         (["convert-to", "x"], "checkpoints convert"),
     ],
 )
-def test_an_unknown_command_is_refused_with_a_guess(run, words, near):
+def test_an_unknown_command_is_refused_with_a_suggestion(run, words, suggestion):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
-    message = f"there is no command checkpoints {words[0]}. Did you mean {near}?"
+    message = f"there is no command checkpoints {words[0]}. Did you mean {suggestion}?"
     assert err == f"roformer-tf: {message}\n"
 
 
-# --- What each prints --------------------------------------------------------------------------
+# --- Output of each command ---------------------------------------------------------------------
 
 
 def test_list_names_the_releases(run):
@@ -76,7 +76,7 @@ def test_inspect_prints_a_table(run, released):
     assert re.search(r"^pooler/dense/bias +\[32\] +float32( +-?[\d.e-]+){4}$", out, re.MULTILINE)
 
 
-def test_convert_goes_there_and_back(run, released, tmp_path):
+def test_convert_round_trips(run, released, tmp_path):
     printed = "is written. Largest round-trip difference: 0.\n"
     flags = ("--to", "own", "--attention-type", "causal")
     assert run("convert", released("gpt_char"), "own", *flags) == (0, f"own {printed}", "")
@@ -102,7 +102,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
 
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
-    reason="bert4keras is not installed: `make test` does it",
+    reason="bert4keras is not installed: `make test` installs it",
 )
 @pytest.mark.slow
 def test_verify_prints_the_differences(released, run):
@@ -116,23 +116,23 @@ def test_verify_prints_the_differences(released, run):
 
 
 def test_average_writes_a_model(run, released):
-    zipped = released("sim_char")
-    code, out, err = run("average", zipped, zipped, "--output", "mean")
+    checkpoint = released("sim_char")
+    code, out, err = run("average", checkpoint, checkpoint, "--output", "mean")
     assert (code, err) == (0, "")
     assert out == (
         "mean is written: the mean of 2 models. Distances from the first one, relative to "
         "its norm: 0.00.\n"
     )
-    assert run("convert", zipped, "plain", "--to", "own")[0] == 0
+    assert run("convert", checkpoint, "plain", "--to", "own")[0] == 0
     mean, plain = load_file("mean/model.safetensors"), load_file("plain/model.safetensors")
     assert mean.keys() == plain.keys()
     assert all((mean[name] == plain[name]).all() for name in mean)
 
 
-# --- Bad input ---------------------------------------------------------------------------------
+# --- Bad input ----------------------------------------------------------------------------------
 
 
-BAD = {  # words, what the message has to say
+BAD = {  # arguments: parts of the message
     "inspect nowhere": ["nowhere"],
     "inspect truncated.zip": ["truncated.zip", "ownload it again"],
     "convert nowhere new --to own": ["nowhere"],

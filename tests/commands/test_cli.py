@@ -24,7 +24,7 @@ class Inner:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A command for tests."""
+    """The settings of a command for tests."""
 
     output: str
     """Where to."""
@@ -52,7 +52,7 @@ def command(settings: Settings) -> None:
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, the settings that the command got, what is on stderr."""
+    """run(*words) → exit code, the settings that the command received, stderr."""
     monkeypatch.setitem(cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests"))
 
     def run(*words):
@@ -133,7 +133,7 @@ def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, printed):
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
-        (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # and none is
+        (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # no --output
         (["--output", "x", "--learning_rat=3"], "--learning-rat. Did you mean --learning-rate?"),
         (["--output", "x", "--no-strickt"], "--no-strickt. Did you mean --no-strict?"),
         (["--output", "x", "--lr", "3"], "there is no flag --lr. Did you mean --learning-rate?"),
@@ -153,7 +153,7 @@ def test_a_mistyped_flag_is_refused_with_a_suggestion(run, words, printed):
     assert len(err.splitlines()) == 1
 
 
-def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
+def test_valid_spellings_of_flags_are_accepted(run, yaml):
     words = ["--output", "x", "--no-strict", "--save_every=3", "--config", yaml("steps: 3")]
     assert run(*words)[0] == 0
 
@@ -163,7 +163,7 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
 
 @pytest.fixture
 def run_alone(run, monkeypatch):
-    """As `run`; the name of --output may be omitted."""
+    """Like `run`, but the flag name --output may be omitted."""
     monkeypatch.setattr(flags, "POSITIONAL", ("output",))
     return run
 
@@ -185,13 +185,13 @@ def test_a_value_may_be_typed_without_its_flag_at_any_position(run_alone, words)
     assert settings == Settings(output="x", steps=3)
 
 
-def test_what_follows_a_flag_of_several_values_is_one_of_them(run_alone):
+def test_words_after_a_flag_with_several_values_are_its_values(run_alone):
     for words in (["x", "--corpus", "a", "b"], ["--corpus", "a", "b", "--steps", "100", "x"]):
         assert run_alone(*words)[1] == Settings(output="x", corpus=("a", "b"))
     assert run_alone("--corpus", "a", "x")[0] == 2
 
 
-def test_a_value_without_its_flag_wins_over_a_yaml_file(run_alone, yaml):
+def test_a_value_without_its_flag_overrides_a_yaml_file(run_alone, yaml):
     file = yaml("output: y\nsteps: 3\n")
     for words in (["x", "--config", file], ["--config", file, "x"]):
         assert run_alone(*words)[1] == Settings(output="x", steps=3)
@@ -217,7 +217,7 @@ def test_one_value_too_many_is_refused(run_alone, words):
         ("runs a b", {"folder": (Path("a"), Path("b"))}),
     ],
 )
-def test_names_of_what_a_command_is_about_may_be_omitted(words, expected):
+def test_flag_names_of_main_arguments_may_be_omitted(words, expected):
     name, typed = cli._split(words.split())
     settings = flags.parsed(cli.load_settings(name), typed)
     assert {key: getattr(settings, key) for key in expected} == expected
@@ -226,7 +226,7 @@ def test_names_of_what_a_command_is_about_may_be_omitted(words, expected):
 # YAML
 
 
-def test_a_yaml_file_holds_the_same_flags(run, yaml):
+def test_a_yaml_file_sets_the_same_flags(run, yaml):
     file = yaml(
         "output: x\ncorpus: [a, b]\nsave-every: 5\nstrict: true\n"
         "lower-case: false\nlearning-rate: 3e-4\n"
@@ -244,10 +244,10 @@ def test_a_yaml_file_holds_the_same_flags(run, yaml):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_typed_flags_win_at_any_position(run, yaml, before):
+def test_flags_override_the_yaml_file_at_any_position(run, yaml, before):
     config = ["--config", yaml("output: x\ncorpus: [a, b]\nsteps: 3\nstrict: true\n")]
-    hand = ["--steps", "4", "--corpus", "c", "--no-strict"]
-    code, settings, _ = run(*(hand + config if before else config + hand))
+    typed_flags = ["--steps", "4", "--corpus", "c", "--no-strict"]
+    code, settings, _ = run(*(typed_flags + config if before else config + typed_flags))
     assert code == 0
     assert settings == Settings(output="x", corpus=("c",), steps=4)
 
@@ -301,7 +301,7 @@ def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, pr
         assert part in err
 
 
-def test_a_missing_yaml_file_is_named(run, tmp_path):
+def test_a_missing_yaml_file_is_reported(run, tmp_path):
     code, _, err = run("--config", tmp_path / "none.yaml")
     assert code == 2
     assert err == (
@@ -323,13 +323,13 @@ def test_a_missing_yaml_file_is_named(run, tmp_path):
         (KeyboardInterrupt(), 130, "\nstopped. Run the same command again to resume.\n"),
     ],
 )
-def test_errors_that_the_user_can_act_upon_are_one_message(run, error, code, message):
+def test_errors_that_the_user_can_fix_are_one_message(run, error, code, message):
     raised.append(error)
-    ended, _, err = run("--output", "x")
-    assert (ended, err) == (code, message)
+    exit_code, _, err = run("--output", "x")
+    assert (exit_code, err) == (code, message)
 
 
-def test_our_own_mistakes_keep_their_traceback(run):
+def test_bugs_keep_their_traceback(run):
     raised.append(ValueError("a bug"))
     with pytest.raises(ValueError, match="a bug"):
         run("--output", "x")
@@ -359,26 +359,26 @@ def test_without_a_command_the_commands_are_listed(capsys):
         ("convert a b --to own", "checkpoints convert"),
     ],
 )
-def test_an_unknown_command_is_refused_with_a_guess_alone(typed, meant, capsys):
+def test_an_unknown_command_is_refused_with_a_suggestion(typed, meant, capsys):
     assert main(typed.split()) == 2
     (message,) = capsys.readouterr().err.splitlines()
     assert message.startswith("roformer-tf: there is no command ")
     assert message.endswith(f"Did you mean {meant}?")
 
 
-def test_a_command_that_resembles_none_is_refused_with_a_way_to_the_list(capsys):
+def test_a_command_that_resembles_none_is_refused_with_a_hint_at_help(capsys):
     assert main(["xyzzy"]) == 2
     assert capsys.readouterr().err == (
         "roformer-tf: there is no command xyzzy. `roformer-tf --help` lists the commands.\n"
     )
 
 
-def test_the_version_is_the_packages(capsys):
+def test_version_prints_the_package_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-def test_help_loads_nothing_that_takes_long():
+def test_help_loads_no_slow_packages():
     code = (
         "import sys\n"
         "from roformer_tf.cli import main\n"
@@ -389,7 +389,7 @@ def test_help_loads_nothing_that_takes_long():
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_the_help_of_what_trains_waits_for_no_keras():
+def test_help_of_training_commands_does_not_load_keras():
     code = (
         "import sys; from roformer_tf.cli import load_settings\n"
         "shown = [load_settings(name).__name__ for name in ('pretrain', 'finetune')]\n"
@@ -400,14 +400,14 @@ def test_the_help_of_what_trains_waits_for_no_keras():
 
 
 @pytest.mark.parametrize("name", [name for name, item in cli.COMMANDS.items() if item.settings])
-def test_settings_in_their_own_module_are_those_that_the_function_takes(name):
+def test_settings_modules_match_the_parameters_of_the_functions(name):
     hints = get_type_hints(cli.load_function(name))
     assert cli.load_settings(name) in hints.values()
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
 @pytest.mark.parametrize("backend", ["torch", "nonsense"])
-def test_a_backend_that_is_none_of_ours_is_bad_input(name, backend, monkeypatch, capsys):
+def test_an_unsupported_backend_is_bad_input(name, backend, monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", backend)
     assert main(name.split()) == 2
     (printed,) = capsys.readouterr().err.splitlines()
@@ -415,7 +415,7 @@ def test_a_backend_that_is_none_of_ours_is_bad_input(name, backend, monkeypatch,
     assert "tensorflow or jax" in printed
 
 
-def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
+def test_a_backend_in_the_keras_config_file_is_checked(run, tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     monkeypatch.delenv("KERAS_BACKEND", raising=False)
     settings = tmp_path / "keras.json"
@@ -426,7 +426,7 @@ def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
     code, arguments, printed = run("--output", "x")
     assert (code, arguments) == (2, None)
     assert f"{settings} asks for the Keras backend 'torch'" in printed
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes first, too
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # takes precedence in Keras as well
     assert run("--output", "x")[0] == 0
 
 
@@ -440,7 +440,7 @@ def test_a_backend_that_is_not_installed_is_reported(run, monkeypatch):
 
 @pytest.mark.parametrize("backend", ["torch", "nonsense"])
 def test_a_wrong_backend_gives_no_traceback(backend):
-    """In a process of its own, where nothing has loaded Keras yet."""
+    """Run in a separate process, where Keras is not loaded yet."""
     done = subprocess.run(
         [sys.executable, "-m", "roformer_tf", "fill-mask", "--model", "x", "[MASK]"],
         env=os.environ | {"KERAS_BACKEND": backend},
@@ -452,7 +452,7 @@ def test_a_wrong_backend_gives_no_traceback(backend):
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_what_a_console_in_gbk_lacks_is_shown_as_its_escape(monkeypatch):
+def test_characters_missing_from_gbk_are_printed_as_escapes(monkeypatch):
     console = io.TextIOWrapper(io.BytesIO(), "gbk")
     monkeypatch.setattr(sys, "stdout", console)
     monkeypatch.setattr(cli, "run", lambda name, flags, _: print("很好 😀", flush=True))

@@ -1,4 +1,4 @@
-"""`roformer-tf cost`, as it is typed, and what docs/RECIPES.md says of it."""
+"""`roformer-tf cost`, and what docs/RECIPES.md shows of it."""
 
 import re
 import shlex
@@ -13,12 +13,12 @@ from roformer_tf.cli import main
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "RECIPES.md").read_text(encoding="utf-8")
 RECIPES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
-WITHOUT_STEPS = {"demo"}  # `make demo` gives them
+WITHOUT_STEPS = {"demo"}  # `make demo` sets them
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, what is on stdout and on stderr; in the clone's folder."""
+    """run(*words) → exit code, stdout, stderr. Runs in the clone's folder."""
     monkeypatch.chdir(ROOT)
 
     def call(*words):
@@ -31,19 +31,19 @@ def run(monkeypatch, capsys):
     return call
 
 
-def typed():
-    """The words of the command in the guide."""
+def documented_arguments():
+    """The arguments of the command in the guide."""
     (command,) = re.findall(r"^roformer-tf cost (.*?)\n```", GUIDE, re.MULTILINE | re.DOTALL)
     return words_of(command)
 
 
 def words_of(command):
-    """The words of a command that goes on over several lines."""
+    """The words of a command with continued lines."""
     return shlex.split(command.replace("\\\n", " "))
 
 
-def test_the_guides_table_is_what_its_command_prints(run):
-    code, printed, err = run(*typed())
+def test_the_table_of_the_guide_equals_the_output_of_its_command(run):
+    code, printed, err = run(*documented_arguments())
     assert (code, err) == (0, "")
     (shown,) = re.findall(r"<!-- cost: begin -->\n(.*?)<!-- cost: end -->", GUIDE, re.DOTALL)
     assert shown == printed, "put what the command prints between the marks of docs/RECIPES.md"
@@ -53,10 +53,10 @@ def test_the_guides_table_is_what_its_command_prints(run):
 def test_the_guide_describes_every_recipe(name):
     assert f"| `{name}` |" in GUIDE
     assert f"\n### {name}\n" in GUIDE
-    assert (name in typed()) == (name not in WITHOUT_STEPS)
+    assert (name in documented_arguments()) == (name not in WITHOUT_STEPS)
 
 
-def test_the_guides_commands_name_what_exists():
+def test_commands_of_the_guide_name_existing_recipes_and_flags():
     from roformer_tf.flags import flag_types
     from roformer_tf.pretraining.settings import PretrainConfig
 
@@ -108,7 +108,7 @@ def test_bad_flags_are_one_message(run, words, text_printed):
     assert text_printed in " ".join(err.split())
 
 
-def test_help_comes_without_keras():
+def test_help_does_not_load_keras():
     code = (
         "import sys\n"
         "from roformer_tf.cli import main\n"

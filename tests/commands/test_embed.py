@@ -1,4 +1,4 @@
-"""`roformer-tf embed` and `similarity`: what is typed, what is written, and what is refused."""
+"""`roformer-tf embed` and `similarity`: arguments, outputs and errors."""
 
 import csv
 import io
@@ -23,8 +23,8 @@ def sim(released):
 
 
 @pytest.fixture
-def own(sim, tmp_path):
-    """The same in a folder that may be changed."""
+def own_copy(sim, tmp_path):
+    """The same model in a folder that tests may change."""
     cli.main(["checkpoints", "convert", sim, str(tmp_path / "own"), "--to", "own"])
     return tmp_path / "own"
 
@@ -42,8 +42,8 @@ def run(capsys):
     def run(*words):
         try:
             code = cli.main(list(map(str, words)))
-        except SystemExit as ended:  # of wrong flags
-            code = ended.code
+        except SystemExit as stopped:  # wrong flags
+            code = stopped.code
         return (code, *capsys.readouterr())
 
     return run
@@ -103,7 +103,9 @@ def test_the_standard_input_is_read_once(run, sim, want, tmp_path, monkeypatch):
         ("\n", "1 row has no text"),
     ],
 )
-def test_rows_without_a_text_stop_it_before_anything_is_written(lines, message, run, sim, tmp_path):
+def test_rows_without_a_text_are_refused_before_anything_is_written(
+    lines, message, run, sim, tmp_path
+):
     texts, output = tmp_path / "texts.txt", tmp_path / "x.npy"
     texts.write_text(lines, "utf-8")
     output.write_bytes(b"of before")
@@ -123,7 +125,7 @@ def test_rows_without_a_text_stop_it_before_anything_is_written(lines, message, 
         (["--output", "x.npy", "--batch-size", "0"], "--batch-size is 0"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(flags, message, run, sim, texts, tmp_path, monkeypatch):
+def test_invalid_flags_are_refused(flags, message, run, sim, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = run("embed", sim, "--input", texts, *flags)
     assert code == 2
@@ -131,41 +133,41 @@ def test_flags_that_cannot_be_are_refused(flags, message, run, sim, texts, tmp_p
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}
 
 
-def test_the_precision_that_is_asked_for_is_taken(run, sim, texts, want, tmp_path):
-    # OpenVINO computes in float32 where the CPU has no instructions for bfloat16.
-    differs = 1e-5 if multiplies_bfloat16() else 0
-    for precision, least, most in (("float32", 0, 1e-6), ("bfloat16", differs, 0.05)):
+def test_the_requested_precision_is_used(run, sim, texts, want, tmp_path):
+    # OpenVINO computes in float32 if the CPU has no bfloat16 instructions.
+    difference = 1e-5 if multiplies_bfloat16() else 0
+    for precision, lower, upper in (("float32", 0, 1e-6), ("bfloat16", difference, 0.05)):
         output = tmp_path / f"{precision}.npy"
         code, *_ = run("embed", sim, "--input", texts, "--output", output, "--precision", precision)
         assert code == 0
-        assert least <= np.abs(np.load(output) - want).max() <= most
+        assert lower <= np.abs(np.load(output) - want).max() <= upper
 
 
 def test_similarity_of_two_texts_is_a_number_and_of_more_a_matrix(run, sim, want):
     code, out, _ = run("similarity", "--model", sim, TEXTS[0], TEXTS[4])
     assert (code, float(out)) == (0, pytest.approx(want[0] @ want[4], abs=1e-5))
-    chosen = [0, 4, 5]
-    code, out, _ = run("similarity", "--model", sim, *(TEXTS[i] for i in chosen))
+    indices = [0, 4, 5]
+    code, out, _ = run("similarity", "--model", sim, *(TEXTS[i] for i in indices))
     header, *rows = [line.split("\t") for line in out.splitlines()]
-    assert header == ["", *(TEXTS[i] for i in chosen)]
+    assert header == ["", *(TEXTS[i] for i in indices)]
     assert [row[0] for row in rows] == header[1:]
     got = [[float(cell) for cell in row[1:]] for row in rows]
-    np.testing.assert_allclose(got, want[chosen] @ want[chosen].T, atol=1e-5)
+    np.testing.assert_allclose(got, want[indices] @ want[indices].T, atol=1e-5)
 
 
 def test_similarity_of_a_file_is_a_table(run, sim, want, tmp_path):
     pairs = tmp_path / "pairs.tsv"
-    places = [(0, 4), (1, 6), (3, 3), (2, 0)]
-    lines = ["sentence1\tsentence2\tlabel", *(f"{TEXTS[a]}\t{TEXTS[b]}\t1" for a, b in places)]
+    index_pairs = [(0, 4), (1, 6), (3, 3), (2, 0)]
+    lines = ["sentence1\tsentence2\tlabel", *(f"{TEXTS[a]}\t{TEXTS[b]}\t1" for a, b in index_pairs)]
     pairs.write_text("\n".join(lines) + "\n", "utf-8")
     output = tmp_path / "found.tsv"
     code, out, _ = run("similarity", "--model", sim, "--input", pairs, "--output", output)
     assert (code, out) == (0, "")
     header, *rows = [line.split("\t") for line in output.read_text("utf-8").splitlines()]
     assert header == ["text_a", "text_b", "score"]
-    assert [tuple(row[:2]) for row in rows] == [(TEXTS[a], TEXTS[b]) for a, b in places]
+    assert [tuple(row[:2]) for row in rows] == [(TEXTS[a], TEXTS[b]) for a, b in index_pairs]
     got = [float(row[2]) for row in rows]
-    np.testing.assert_allclose(got, [want[a] @ want[b] for a, b in places], atol=1e-5)
+    np.testing.assert_allclose(got, [want[a] @ want[b] for a, b in index_pairs], atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -176,13 +178,13 @@ def test_similarity_of_a_file_is_a_table(run, sim, want, tmp_path):
         (["好", " "], "text 2 is blank"),
     ],
 )
-def test_similarity_of_what_is_no_pair_is_refused(words, message, run, sim):
+def test_similarity_without_two_texts_is_refused(words, message, run, sim):
     code, out, err = run("similarity", "--model", sim, *words)
     assert (code, out) == (2, "")
     assert message in err
 
 
-def test_a_pair_without_its_second_text_stops_it(run, sim, tmp_path):
+def test_a_pair_without_its_second_text_is_refused(run, sim, tmp_path):
     pairs = tmp_path / "pairs.txt"
     pairs.write_text("今天\t好\n今天\n今天\t\n", "utf-8")
     output = tmp_path / "found.tsv"
@@ -192,13 +194,13 @@ def test_a_pair_without_its_second_text_stops_it(run, sim, tmp_path):
     assert not output.exists()
 
 
-def test_a_damaged_model_leaves_no_file(run, own, texts, tmp_path):
-    weights = own / "model.safetensors"
+def test_a_damaged_model_leaves_no_file(run, own_copy, texts, tmp_path):
+    weights = own_copy / "model.safetensors"
     content = bytearray(weights.read_bytes())
     content[-400:] = np.full(100, np.nan, np.float32).tobytes()
     weights.write_bytes(content)
-    code, _, err = run("embed", own, "--input", texts, "--output", tmp_path / "x.npy")
-    shutil.rmtree(own)
+    code, _, err = run("embed", own_copy, "--input", texts, "--output", tmp_path / "x.npy")
+    shutil.rmtree(own_copy)
     assert code == 2, err
     assert "not finite" in err
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}

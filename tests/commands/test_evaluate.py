@@ -1,6 +1,6 @@
-"""`roformer-tf evaluate --data`: a labelled file, a finished model, figures counted by hand.
+"""`roformer-tf evaluate --data` on a labelled file, compared with metrics that are computed here.
 
-The models are random; what they answer is read from what `predict` writes.
+The models are random. Their predictions are read from the output of `predict`.
 """
 
 import json
@@ -31,13 +31,13 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """models[name] → the folder of a random model for that task."""
+    """A dictionary of folders with a random model for each task."""
     return save_random_models(TASKS, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module", autouse=True)
-def opened_once():
-    """Each model is opened once for all tests: that takes longer than they do."""
+def cached_models():
+    """Open each model only once for all tests, because opening takes longest."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (labelled_evaluation, "open_finetuned"),
@@ -49,7 +49,10 @@ def opened_once():
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    """60 texts and labels by chance, in a file with the columns of training."""
+    """A file of 60 texts with random labels, the texts, and the labels.
+
+    The file has the column names of the training data.
+    """
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list(LETTERS), rng.integers(3, 30))) for _ in range(60)]
     labels = [str(label) for label in rng.choice(LABELS, 60)]
@@ -59,45 +62,45 @@ def reviews(tmp_path_factory):
     return file, texts, labels
 
 
-def answers(model, source, target):
-    """What `predict` answers: rows of cells."""
+def predictions(model, source, target):
+    """The rows of cells that `predict` writes."""
     flags = ["--model", model, "--input", source, "--output", target]
     assert main(["predict", *map(str, flags)]) == 0
     return [line.split("\t") for line in target.read_text(encoding="utf-8").splitlines()[1:]]
 
 
 def evaluated(capsys, tmp_path, *words):
-    """What `evaluate` writes, and what it prints."""
+    """The JSON file that `evaluate` writes, and its stdout."""
     output = tmp_path / "new" / "figures.json"
     assert main(["evaluate", *map(str, words), "--output", str(output)]) == 0
     assert [path.name for path in output.parent.iterdir()] == ["figures.json"]
     return json.loads(output.read_text(encoding="utf-8")), capsys.readouterr().out
 
 
-def share(pairs):
+def accuracy_of(pairs):
     return np.mean([item == other for item, other in pairs])
 
 
-def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews, capsys, tmp_path):
+def test_metrics_intervals_and_labels_equal_those_computed_here(models, reviews, capsys, tmp_path):
     file, _, labels = reviews
-    arguments = [row[0] for row in answers(models["classification"], file, tmp_path / "a.tsv")]
-    pairs = list(zip(labels, arguments, strict=True))
+    predicted = [row[0] for row in predictions(models["classification"], file, tmp_path / "a.tsv")]
+    pairs = list(zip(labels, predicted, strict=True))
     report, printed = evaluated(capsys, tmp_path, models["classification"], "--data", file)
     assert (report["task"], report["judged"], report["file"]) == (
         "classification",
         "test",
         str(file),
     )
-    accuracy = share(pairs)
+    accuracy = accuracy_of(pairs)
     assert 0.1 < accuracy < 0.9
     assert report["test"]["accuracy"] == pytest.approx(accuracy)
     low, high = report["intervals"]["test"]["accuracy"]
-    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / len(pairs))  # of a binomial
+    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / len(pairs))  # of a binomial distribution
     assert (low, high) == pytest.approx((accuracy - half, accuracy + half), abs=half / 4)
     by_label = {}
     for label in LABELS:
-        right = pairs.count((label, label))
-        by_label[label] = 2 * right / max(1, labels.count(label) + arguments.count(label))
+        correct = pairs.count((label, label))
+        by_label[label] = 2 * correct / max(1, labels.count(label) + predicted.count(label))
     assert report["test"]["macro_f1"] == pytest.approx(np.mean(list(by_label.values())))
     assert {item["label"]: item["f1"] for item in report["per_class"]} == pytest.approx(by_label)
     wrong = {f"{file}:{n}" for n, (item, other) in enumerate(pairs, start=2) if item != other}
@@ -105,13 +108,13 @@ def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews,
     rows = [line.split() for line in printed.splitlines()]
     assert ["accuracy", f"{accuracy:.1%}", f"[{low:.1%},", f"{high:.1%}]"] in rows
     for label in LABELS:
-        counts = [str(labels.count(label)), str(arguments.count(label))]
+        counts = [str(labels.count(label)), str(predicted.count(label))]
         assert any(row[:1] == [label] and row[-2:] == counts for row in rows)
     assert "text in column 话, label in column 情绪" in printed
     assert "! The test set is small (examples: 60)" in printed
 
 
-def test_without_output_only_the_table_is_given(models, reviews, capsys, tmp_path, monkeypatch):
+def test_without_output_only_the_table_is_printed(models, reviews, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     flags = ["--data", str(reviews[0]), "--model", str(models["classification"])]
     assert main(["evaluate", *flags]) == 0
@@ -124,12 +127,12 @@ def test_without_output_only_the_table_is_given(models, reviews, capsys, tmp_pat
 @pytest.mark.parametrize(
     ("header", "flags"),
     [
-        ("文本\t标签", []),  # as `finetune` finds them
+        ("文本\t标签", []),  # names that `finetune` detects
         ("话\tgold", ["--label-column", "gold"]),
         ("a\tb", ["--text-columns", "1", "--label-column", "b"]),
     ],
 )
-def test_columns_are_found_as_in_training(header, flags, models, reviews, capsys, tmp_path):
+def test_columns_are_detected_as_in_training(header, flags, models, reviews, capsys, tmp_path):
     _, texts, labels = reviews
     lines = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
     (tmp_path / "x.tsv").write_text("\n".join([header, *lines]), encoding="utf-8")
@@ -141,7 +144,7 @@ def test_columns_are_found_as_in_training(header, flags, models, reviews, capsys
     assert (report["test"], report["intervals"]) == (want["test"], want["intervals"])
 
 
-def test_labels_that_the_model_does_not_know_are_named(models, reviews, capsys, tmp_path):
+def test_unknown_labels_are_reported(models, reviews, capsys, tmp_path):
     _, texts, labels = reviews
     labels = ["很好", *labels[1:5], "中", "很好", *labels[7:]]
     lines = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
@@ -160,25 +163,25 @@ def test_several_labels_are_separated_as_in_training(models, capsys, tmp_path):
     rows = [("今天", "甲|乙"), ("天气", "乙"), ("很好", ""), ("公园", "甲")]
     lines = [f"{text}\t{labels}" for text, labels in rows]
     (tmp_path / "x.tsv").write_text("\n".join(["text\tlabel", *lines]), encoding="utf-8")
-    arguments = answers(models["multilabel"], tmp_path / "x.tsv", tmp_path / "a.tsv")
+    predicted = predictions(models["multilabel"], tmp_path / "x.tsv", tmp_path / "a.tsv")
     report, _ = evaluated(capsys, tmp_path, models["multilabel"], "--data", tmp_path / "x.tsv")
-    pairs = [(row[0], labels) for row, (_, labels) in zip(arguments, rows, strict=True)]
-    assert report["test"]["exact_match"] == pytest.approx(share(pairs))
+    pairs = [(row[0], labels) for row, (_, labels) in zip(predicted, rows, strict=True)]
+    assert report["test"]["exact_match"] == pytest.approx(accuracy_of(pairs))
 
 
-def test_tags_are_evaluated_by_whole_entities(models, capsys, tmp_path):
+def test_tags_are_evaluated_by_entities(models, capsys, tmp_path):
     rng = np.random.default_rng(1)
     sentences = [
         (rng.choice(list(LETTERS), size), rng.choice(TAGS, size)) for size in (3, 40, 12, 9, 1)
     ]
     blocks = ["\n".join(f"{x} {tag}" for x, tag in zip(*item, strict=True)) for item in sentences]
     (tmp_path / "x.conll").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
-    arguments = answers(models["tagging"], tmp_path / "x.conll", tmp_path / "a.tsv")
+    predicted = predictions(models["tagging"], tmp_path / "x.conll", tmp_path / "a.tsv")
     report, printed = evaluated(capsys, tmp_path, models["tagging"], "--data", tmp_path / "x.conll")
-    gold, tags = [list(tags) for _, tags in sentences], [row[0].split(" ") for row in arguments]
+    gold, tags = [list(tags) for _, tags in sentences], [row[0].split(" ") for row in predicted]
     assert report["test"]["f1"] == pytest.approx(f1_score(gold, tags))
     units = zip(chain.from_iterable(gold), chain.from_iterable(tags), strict=True)
-    assert report["test"]["accuracy"] == pytest.approx(share(units))
+    assert report["test"]["accuracy"] == pytest.approx(accuracy_of(units))
     assert "all is read, in windows" in printed
 
 
@@ -211,6 +214,6 @@ def test_a_model_that_is_not_fine_tuned_is_refused(released, reviews, capsys):
     assert "no fine-tuned model" in capsys.readouterr().err
 
 
-def test_settings_that_cannot_be_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(InputError, match="batch_size is 0"):
         labelled_evaluation.EvaluateConfig(model="x", data="y", batch_size=0)

@@ -1,4 +1,4 @@
-"""`roformer-tf fill-mask`, as it is typed. What it fills in is tested in tests/inference."""
+"""`roformer-tf fill-mask` in a new process. Predictions are tested in tests/inference."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Each task from labelled file to report to `predict`, as a user types it."""
+"""Each task from a labelled file to the report and to `predict`."""
 
 import csv
 import json
@@ -22,14 +22,14 @@ PLACES = {"北京": "LOC", "上海": "LOC"}
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time: test_report.py has the real one."""
+    """Skip cutting the font, which takes most of a report's time. test_report.py tests it."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def sentences(count, seed, length=(8, 11)):
-    """Random characters, in three of four a place: 北京, 上海, or both.
+    """Random characters, three quarters of them with 北京, 上海 or both.
 
-    All rows are padded to one length, so that a model is traced once; those of tagging to two.
+    The lengths fit into one padded length, so that a model is traced once (for tagging, twice).
     """
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -46,7 +46,7 @@ def classification(count, seed):
 
 
 def pair(count, seed):
-    """A place counts in the second text alone."""
+    """The label depends only on the second text."""
     yield "text_a", "text_b", "label"
     texts = list(sentences(count, seed, (10, 12)))
     for number, text in enumerate(texts):
@@ -66,7 +66,7 @@ def regression(count, seed):
 
 
 def ranking(count, seed):
-    """The nearer one is that with a place, which so small a model can see."""
+    """The more similar text has a place name, which such a small model can detect."""
     yield "A", "B", "C", "label"
     texts = list(sentences(count, seed, (11, 12)))
     for number, text in enumerate(texts):
@@ -90,7 +90,7 @@ TASKS = {f.__name__: f for f in (classification, pair, multilabel, regression, r
 
 
 METRICS = {"regression": "pearson", "tagging": "f1", "multilabel": "micro_f1"}
-LEARNT = {  # by so small a model, in so few steps; in brackets what a constant answer gets
+MIN_SCORES = {  # reached by such a small model in few steps; in brackets, the score of a constant
     "classification": 0.9,  # (0.5)
     "pair": 0.8,  # (0.5)
     "multilabel": 0.85,  # (0.67)
@@ -128,18 +128,18 @@ def rows_of(path):
         return list(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def by_others(task, rows):
-    """The task's main metric, of predictions.tsv, by those who are trusted with it."""
+def reference_metric(task, rows):
+    """The task's main metric of predictions.tsv, computed by SciPy, seqeval or scikit-learn."""
     gold = [row["gold"] for row in rows]
     if task == "regression":
         return pearsonr([*map(float, gold)], [float(row["score"]) for row in rows]).statistic
     if task == "tagging":
         return span_f1([x.split() for x in gold], [row["tags"].split() for row in rows])
     if task == "multilabel":
-        marks = MultiLabelBinarizer(classes=list(PLACES))
+        binarizer = MultiLabelBinarizer(classes=list(PLACES))
         return f1_score(
             *(
-                marks.fit_transform([x.split(",") if x else [] for x in labels])
+                binarizer.fit_transform([x.split(",") if x else [] for x in labels])
                 for labels in (gold, [row["labels"] for row in rows])
             ),
             average="micro",
@@ -147,7 +147,7 @@ def by_others(task, rows):
     return accuracy_score(gold, [row["label"] for row in rows])
 
 
-@pytest.mark.quick_cases("pair")  # that of tagging is in finetuning/test_crf.py
+@pytest.mark.quick_cases("pair")  # tagging is in finetuning/test_crf.py
 @pytest.mark.parametrize("task", TASKS)
 def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys):
     train = write(tmp_path, task, "train", 192, seed=1)
@@ -164,10 +164,10 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     metric = METRICS.get(task, "accuracy")
     predicted = rows_of(run / "predictions.tsv")
     assert len(predicted) == 32
-    assert report["test"][metric] == pytest.approx(by_others(task, predicted), abs=1e-4)
-    assert report["test"][metric] > LEARNT[task]
+    assert report["test"][metric] == pytest.approx(reference_metric(task, predicted), abs=1e-4)
+    assert report["test"][metric] > MIN_SCORES[task]
     ends = report["intervals"]["test"][metric]
-    if ends is None:  # all drawn samples are as perfect
+    if ends is None:  # all bootstrap samples are perfect
         assert report["test"][metric] == 1
     else:
         assert ends[0] <= report["test"][metric] <= ends[1]
@@ -177,12 +177,12 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     tokenizer = json.loads((run / "model/tokenizer_config.json").read_text(encoding="utf-8"))
     assert tokenizer.get("units") == ("characters" if task == "tagging" else None)
 
-    answers = tmp_path / "answers.tsv"
-    flags = ["--model", str(run / "model"), "--input", str(test), "--output", str(answers)]
+    output = tmp_path / "answers.tsv"
+    flags = ["--model", str(run / "model"), "--input", str(test), "--output", str(output)]
     assert main(["predict", *flags]) == 0
-    for again, row in zip(rows_of(answers), predicted, strict=True):
-        assert set(again) < set(row)
-        for key, value in again.items():
+    for prediction, row in zip(rows_of(output), predicted, strict=True):
+        assert set(prediction) < set(row)
+        for key, value in prediction.items():
             if key == "score" or key.startswith("p("):
                 assert float(value) == pytest.approx(float(row[key]), abs=1e-5), key
             else:
@@ -191,8 +191,8 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
-def test_a_model_teaches_another(task, shallow, tmp_path):
-    """Both runs split off the same test set, so the teacher's figure is that of its own report."""
+def test_a_model_distills_into_another(task, shallow, tmp_path):
+    """Both runs split off the same test set, so the teacher's score equals its own report."""
     train, metric = write(tmp_path, task, "train", 96, seed=1), METRICS.get(task, "accuracy")
     teacher, student = tmp_path / "teacher", tmp_path / "student"
     assert finetune(shallow, train, teacher, epochs=4) == 0
@@ -202,14 +202,14 @@ def test_a_model_teaches_another(task, shallow, tmp_path):
         json.loads((folder / "report.json").read_text(encoding="utf-8"))
         for folder in (teacher, student)
     )
-    # What `predict` chooses here may be bfloat16; a teacher is float32.
+    # `predict` may choose bfloat16 here, but a teacher computes in float32.
     assert second["teacher"]["test"][metric] == pytest.approx(first["test"][metric], abs=0.05)
     assert second["losses"][-1]["loss"] < second["losses"][0]["loss"]
 
 
 @pytest.mark.slow
-def test_every_way_to_train_at_once(released, tmp_path):
-    """A sweep and seeds, each training with all that makes a step dearer, on windows."""
+def test_all_training_options_at_once(released, tmp_path):
+    """A sweep with seeds on windows, with all options that make a step more expensive."""
     train = write(tmp_path, "multilabel", "train", 48, seed=1)
     run = tmp_path / "run"
     flags = "--sweep --r-drop 1 --fgm 0.5 --accumulate 2 --ema 0.9 --class-weights balanced"
@@ -228,7 +228,7 @@ def test_every_way_to_train_at_once(released, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_patience_ends_a_training_that_gets_no_better(shallow, tmp_path):
+def test_patience_stops_training_without_improvement(shallow, tmp_path):
     train = write(tmp_path, "classification", "train", 20, seed=1)
     run = tmp_path / "run"
     settings = {"epochs": 9, "patience": 2, "learning_rate": 1e-9}
@@ -253,12 +253,12 @@ def test_another_test_file_evaluates_the_same_model_again(shallow, tmp_path, cap
     assert (run / "model" / "model.safetensors").read_bytes() == weights
     assert first["valid"] == second["valid"]
     assert first["test"] != second["test"]
-    actual = by_others("regression", rows_of(run / "predictions.tsv"))
+    actual = reference_metric("regression", rows_of(run / "predictions.tsv"))
     assert second["test"]["pearson"] == pytest.approx(actual, abs=1e-4)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_test_texts_that_are_also_training_texts_are_found(shallow, tmp_path, capsys):
+def test_test_texts_in_the_training_set_are_reported(shallow, tmp_path, capsys):
     train = write(tmp_path, "classification", "train", 20, seed=1)
     test = write(tmp_path, "classification", "test", 16, seed=2)
     leaked = train.read_text(encoding="utf-8").splitlines(keepends=True)[1:9]
@@ -272,9 +272,9 @@ def test_test_texts_that_are_also_training_texts_are_found(shallow, tmp_path, ca
         report["leaks"]["unseen"],
     ) == (8, 16)
     rows = rows_of(run / "predictions.tsv")
-    right = [row["gold"] == row["label"] for row in rows]
-    assert report["test"]["accuracy"] == pytest.approx(np.mean(right))
-    assert report["test_unseen"]["accuracy"] == pytest.approx(np.mean(right[:16]))
+    correct = [row["gold"] == row["label"] for row in rows]
+    assert report["test"]["accuracy"] == pytest.approx(np.mean(correct))
+    assert report["test_unseen"]["accuracy"] == pytest.approx(np.mean(correct[:16]))
     leaked = f"{report['leaks']['in_train']} of 24 examples of the test set"
     result = capsys.readouterr().out
     assert leaked in result

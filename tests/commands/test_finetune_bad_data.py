@@ -1,4 +1,4 @@
-"""Bad data end in one message and exit code 2 before anything is trained or written."""
+"""Bad data ends in one message and exit code 2 before anything is trained or written."""
 
 import gzip
 import io
@@ -19,7 +19,7 @@ def tsv(rows, header="text\tlabel"):
     return "\n".join([header, *("\t".join(row) for row in rows)]) + "\n"
 
 
-def changed(number, *row):
+def replaced(number, *row):
     return [*ROWS[:number], row, *ROWS[number + 1 :]]
 
 
@@ -35,10 +35,10 @@ FILES = {
     "unseen.tsv": tsv([("很好", "1"), ("一般", "2")]),
     "empty.tsv": "",
     "header.tsv": "text\tlabel\n",
-    "newline.tsv": tsv(changed(3, '"第一行\n第二行"', "1")),
-    "nan.tsv": tsv(changed(3, "很好", "nan")),
-    "blank.tsv": tsv(changed(3, "很好", "")),
-    "cells.tsv": tsv(changed(3, "很好", "1", "多余")),
+    "newline.tsv": tsv(replaced(3, '"第一行\n第二行"', "1")),
+    "nan.tsv": tsv(replaced(3, "很好", "nan")),
+    "blank.tsv": tsv(replaced(3, "很好", "")),
+    "cells.tsv": tsv(replaced(3, "很好", "1", "多余")),
     "three.tsv": tsv(ROWS[:3]),
     "mixed.tsv": tsv(ROWS).encode() + "编码不同\t1\n".encode("gb18030"),
     "numbers.tsv": tsv([(text, f"{n / 7:.3f}") for n, (text, _) in enumerate(ROWS)]),
@@ -52,7 +52,7 @@ FILES = {
     "text.docx": "文本",
 }
 
-BAD = {  # flags: what the message has to name
+BAD = {  # flags: parts of the message
     "--train nowhere.tsv": ["nowhere.tsv"],
     "--train empty.tsv": ["empty.tsv"],
     "--train header.tsv": ["header.tsv"],
@@ -104,7 +104,7 @@ def folder(tmp_path_factory):
 
 
 def run(*flags):
-    """The exit code of a command, whether it returns it or exits with it."""
+    """The exit code of a command that returns or exits."""
     try:
         return main(["finetune", *map(str, flags)])
     except SystemExit as stop:
@@ -112,25 +112,25 @@ def run(*flags):
 
 
 def words(message):
-    """A message as one line, without the frame that wrong flags have."""
+    """A message in one line, without the frame around wrong flags."""
     return " ".join(re.sub("[╭╮╰╯─│]", " ", message).split())
 
 
-@pytest.mark.parametrize(("flags", "named"), BAD.items(), ids=BAD)
-def test_bad_data_end_in_one_message(flags, named, folder, released, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize(("flags", "parts"), BAD.items(), ids=BAD)
+def test_bad_data_end_in_one_message(flags, parts, folder, released, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(folder)
     output = tmp_path / "run"
     checkpoint = [] if "--checkpoint" in flags else ["--checkpoint", released("char")]
     assert run(*checkpoint, *flags.split(), "--output", output) == 2
     message = words(capsys.readouterr().err)
     assert "Traceback" not in message
-    for name in named:
+    for name in parts:
         assert name in message
     assert not output.exists()
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skipped(
+def test_line_breaks_and_long_texts_are_read_and_bad_rows_are_skipped(
     folder, released, tmp_path, capsys
 ):
     path, output = tmp_path / "both.tsv", tmp_path / "run"
@@ -156,7 +156,7 @@ def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skippe
     assert (output / "report.html").exists()
 
 
-def test_an_output_folder_of_something_else_is_left_alone(folder, released, tmp_path, capsys):
+def test_an_output_folder_with_other_files_is_refused(folder, released, tmp_path, capsys):
     (tmp_path / "model").mkdir()
     flags = ["--checkpoint", released("char"), "--train", folder / "good.tsv"]
     assert run(*flags, "--output", tmp_path) == 2

@@ -1,4 +1,4 @@
-"""Vectors from file to model folder, as a user types it."""
+"""Sentence embeddings from a file to a model folder."""
 
 import json
 
@@ -17,17 +17,20 @@ from tests.support.embedding_file import load
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
 )
-FEW = ("--epochs", 1, "--max-length", 24, "--no-baseline")
+QUICK_FLAGS = ("--epochs", 1, "--max-length", 24, "--no-baseline")
 
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
-def written(path, count, seed=0, more=0):
-    """Queries that are a part of the document that they belong to; of a few there are `more`."""
+def write(path, count, seed=0, more=0):
+    """Write queries that are part of their document.
+
+    A few documents have `more` further queries.
+    """
     rng = np.random.default_rng(seed)
     lines = ["query\tdocument"]
     for _ in range(count):
@@ -50,19 +53,19 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
         "batch-size": batch_size,
         "precision": "float32",
     }
-    typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    return main(["finetune", *typed, *map(str, flags)])
+    arguments = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return main(["finetune", *arguments, *map(str, flags)])
 
 
 @pytest.mark.slow
-def test_its_vectors_are_exported(released, tmp_path, eagerly):
+def test_an_export_gives_the_models_vectors(released, tmp_path, eagerly):
     pytest.importorskip("onnxruntime")
-    train = written(tmp_path / "train.tsv", 40)
+    train = write(tmp_path / "train.tsv", 40)
     with eagerly():
-        done = finetune(
-            released("sim_char"), train, tmp_path / "run", *FEW, "--export", "onnxruntime"
+        code = finetune(
+            released("sim_char"), train, tmp_path / "run", *QUICK_FLAGS, "--export", "onnxruntime"
         )
-    assert done == 0
+    assert code == 0
     texts = ["今天天气很好", "北京"]
     exported = tmp_path / "run" / "export" / "onnxruntime"
     embedder = VectorSettings().open(tmp_path / "run" / "model")
@@ -71,8 +74,8 @@ def test_its_vectors_are_exported(released, tmp_path, eagerly):
     np.testing.assert_allclose(actual, embedder.embed(texts), rtol=0, atol=1e-5)
 
 
-def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):
-    train, micro_batches = written(tmp_path / "train.tsv", 40), []
+def test_pairs_train_a_retrieval_model(released, tmp_path, eagerly, capsys, monkeypatch):
+    train, micro_batches = write(tmp_path / "train.tsv", 40), []
     result = trainer.VectorTraining
     monkeypatch.setattr(
         trainer,
@@ -80,7 +83,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         lambda *arguments: micro_batches.append(arguments[2]) or result(*arguments),
     )
     with eagerly():
-        done = finetune(
+        code = finetune(
             *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
             *(
                 "--dimensions",
@@ -96,7 +99,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
             batch_size=32,
         )
     shown = capsys.readouterr().out
-    assert done == 0
+    assert code == 0
     assert micro_batches == [2]
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["array"].shape[1] == 2
@@ -108,13 +111,13 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
     names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
     assert list(report["test"]) == names
     assert list(report["intervals"]["test"]) == names
-    by_words = [report["baseline"], *report["other_baselines"]]
-    assert sorted(item["name"] for item in by_words) == [
+    baselines = [report["baseline"], *report["other_baselines"]]
+    assert sorted(item["name"] for item in baselines) == [
         "BM25 of words",
         "TF-IDF cosine of 1–3 characters",
     ]
-    assert all(list(item["test"]) == names for item in by_words)
-    assert by_words[0]["test"]["ndcg_at_10"] >= by_words[1]["test"]["ndcg_at_10"] > 0.9
+    assert all(list(item["test"]) == names for item in baselines)
+    assert baselines[0]["test"]["ndcg_at_10"] >= baselines[1]["test"]["ndcg_at_10"] > 0.9
     (shown, *_) = report["neighbours"]
     assert len(shown["texts"]) == 2
     assert len(shown["neighbours"]) == 3
@@ -125,12 +128,12 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
     model = RoFormerForSentenceEmbedding.from_pretrained(tmp_path / "run" / "model")
     assert sorted(model.parts()) == ["encoder", "pooler"]
     before = RoFormerForSentenceEmbedding.from_pretrained(released("sim_char"), pooling="pooler")
-    moved = {
+    changes = {
         name: float(np.abs(np.asarray(x) - np.asarray(before.named_variables()[name])).max())
         for name, x in model.named_variables().items()
     }
-    assert moved["pooler/dense/kernel"] > 0
-    assert moved["encoder/layer_0/attention/query/kernel"] > 0
+    assert changes["pooler/dense/kernel"] > 0
+    assert changes["encoder/layer_0/attention/query/kernel"] > 0
 
 
 @pytest.mark.parametrize(
@@ -146,14 +149,14 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--metric", "spearman"], "no metric 'spearman'"),
     ],
 )
-def test_a_flag_that_makes_no_sense_is_refused(flags, message, released, tmp_path, capsys):
-    train = written(tmp_path / "train.tsv", 20)
+def test_flags_of_other_tasks_are_refused(flags, message, released, tmp_path, capsys):
+    train = write(tmp_path / "train.tsv", 20)
     assert finetune(released("char"), train, tmp_path / "run", "--epochs", 1, *flags) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "settings.yaml").exists()
 
 
-def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, capsys):
+def test_flags_of_embeddings_are_refused_for_other_tasks(released, tmp_path, capsys):
     (tmp_path / "train.tsv").write_text("text\tlabel\n好天\t1\n坏天\t0\n", encoding="utf-8")
     flags = ["--checkpoint", released("char"), "--train", tmp_path / "train.tsv"]
     flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
@@ -162,7 +165,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
 
 
 @pytest.mark.slow
-def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
+def test_unlabelled_texts_are_enough(released, tmp_path, eagerly, capsys):
     rng = np.random.default_rng(0)
     sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(48)]
     lines = ["".join(sentences[i : i + 3]) for i in range(0, 48, 3)]
@@ -178,44 +181,44 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
 
 
 @pytest.mark.slow
-def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
-    train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
+def test_hard_negatives_are_stored_with_the_run(released, tmp_path, eagerly, monkeypatch):
+    train, repeated_inputs, fed = write(tmp_path / "train.tsv", 40, more=4), [], trial.fed
     monkeypatch.setattr(
-        trial, "fed", lambda *arguments: varying.append(arguments[1]) or fed(*arguments)
+        trial, "fed", lambda *arguments: repeated_inputs.append(arguments[1]) or fed(*arguments)
     )
     with eagerly():
-        done = finetune(
+        code = finetune(
             *(released("char"), train, tmp_path / "run", "--epochs", 1),
             *("--hard-negatives", 2, "--no-baseline"),
         )
-    assert done == 0
-    assert varying == [("side_1",)]  # since documents come again, they are encoded once
+    assert code == 0
+    assert repeated_inputs == [("side_1",)]  # documents occur again, so each is encoded once
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["array"].shape[1] == 2
         assert (file["array"] % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):
-    """What ends a training on its way."""
+    """Interrupts a training run."""
 
 
-def stopped_at(monkeypatch, number):
-    """Have a training end at its checkpoint of that number, once it is written."""
-    seen, save = [], trial.save_checkpoint
+def stop_at(monkeypatch, number):
+    """Interrupt training after it has written that many checkpoints."""
+    saves, save = [], trial.save_checkpoint
 
-    def stopping(*arguments, **settings):
+    def save_and_stop(*arguments, **settings):
         save(*arguments, **settings)
-        seen.append(1)
-        if len(seen) == number:
+        saves.append(1)
+        if len(saves) == number:
             raise StoppedError
 
-    monkeypatch.setattr(trial, "save_checkpoint", stopping)
+    monkeypatch.setattr(trial, "save_checkpoint", save_and_stop)
 
 
 @pytest.mark.slow
-def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
-    """With hard negatives by the weights that it began with, and documents that come again."""
-    train = written(tmp_path / "train.tsv", 30)
+def test_an_interrupted_run_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
+    """With hard negatives from the initial weights, and with repeated documents."""
+    train = write(tmp_path / "train.tsv", 30)
     header, *lines = train.read_text(encoding="utf-8").splitlines()
     lines += [f"{line.split(chr(9))[1][-6:]}\t{line.split(chr(9))[1]}" for line in lines]
     train.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
@@ -223,11 +226,13 @@ def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, m
     with eagerly():
         assert finetune(released("char"), train, tmp_path / "whole", *flags) == 0
         with monkeypatch.context() as patch:
-            stopped_at(patch, 3)
+            stop_at(patch, 3)
             with pytest.raises(StoppedError):
                 finetune(released("char"), train, tmp_path / "run", *flags)
         assert (tmp_path / "run" / "negatives.npz").is_file()
         assert not (tmp_path / "run" / "model").exists()
         assert finetune(released("char"), train, tmp_path / "run", *flags) == 0
-    whole, run = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run"))
-    assert run.read_bytes() == whole.read_bytes()
+    uninterrupted, run = (
+        tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run")
+    )
+    assert run.read_bytes() == uninterrupted.read_bytes()

@@ -1,4 +1,4 @@
-"""`finetune` and `evaluate` of data that are too few, or too alike, for some figures."""
+"""`finetune` and `evaluate` on data that is too small or too uniform for some metrics."""
 
 import json
 
@@ -38,8 +38,8 @@ def run(shallow, tmp_path, *words):
     return code, json.loads(file.read_text(encoding="utf-8")) if file.exists() else None
 
 
-def test_ten_examples_have_an_honest_interval(shallow, tmp_path, capsys):
-    """Case 12: each label is in each set, and two test rows say little."""
+def test_ten_examples_have_a_wide_interval(shallow, tmp_path, capsys):
+    """Each set has an example of each label, and the interval of two test rows is wide."""
     train = write(tmp_path / "train.tsv", "text\tlabel", ["好", "坏"] * 5)
     code, report = run(shallow, tmp_path, "--train", train)
     assert code == 0
@@ -51,8 +51,8 @@ def test_ten_examples_have_an_honest_interval(shallow, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_identical_numbers_are_evaluated_by_their_errors(shallow, tmp_path, capsys):
-    """Case 02, and with a constant validation set, by which no correlation can choose."""
+def test_constant_labels_are_evaluated_by_their_errors(shallow, tmp_path, capsys):
+    """The validation set is constant too, so that no correlation can choose the best epoch."""
     train = write(tmp_path / "train.tsv", "text\tscore", np.linspace(1, 5, 24).round(2))
     same = write(tmp_path / "same.tsv", "text\tscore", [3.0] * 12, seed=1)
     words = ["--train", train, "--valid", same, "--test", same, "--task", "regression"]
@@ -70,7 +70,7 @@ def test_identical_numbers_are_evaluated_by_their_errors(shallow, tmp_path, caps
     assert "0.000" not in out
 
 
-def test_a_metric_that_the_validation_set_cannot_give_is_refused(shallow, tmp_path, capsys):
+def test_a_metric_that_is_undefined_on_the_validation_set_is_refused(shallow, tmp_path, capsys):
     train = write(tmp_path / "train.tsv", "text\tlabel", ["好", "坏"] * 8)
     valid = write(tmp_path / "valid.tsv", "text\tlabel", ["好"] * 4, seed=1)
     words = ["--train", train, "--valid", valid, "--metric", "macro_f1"]

@@ -1,4 +1,4 @@
-"""Paraphrases from groups of sentences to a model that writes, as a user types it."""
+"""Paraphrases from groups of sentences to a generative model."""
 
 import json
 
@@ -18,12 +18,12 @@ CHARACTERS = list(
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
-def written(path, count, key="similar"):
-    """Groups of two to four sentences that differ in a character."""
+def write(path, count, key="similar"):
+    """Write groups of two to four sentences that differ in one character."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(count):
@@ -45,30 +45,30 @@ def finetune(checkpoint, train, output, *flags):
         "epochs": 1,
         "precision": "float32",
     }
-    typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    return main(["finetune", *typed, *map(str, flags)])
+    arguments = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return main(["finetune", *arguments, *map(str, flags)])
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "key", "taught"),
+    ("checkpoint", "key", "distilled"),
     [
         pytest.param("sim_char", "similar", False, marks=pytest.mark.slow),
         ("char", "synonyms", True),
     ],
 )
-def test_groups_become_a_model_that_writes(
-    checkpoint, key, taught, released, tmp_path, eagerly, capsys, caplog
+def test_groups_train_a_generative_model(
+    checkpoint, key, distilled, released, tmp_path, eagerly, capsys, caplog
 ):
-    train = written(tmp_path / "train.jsonl", 20, key)
-    teacher = ["--teacher", released("sim_char_ft")] if taught else []
+    train = write(tmp_path / "train.jsonl", 20, key)
+    teacher = ["--teacher", released("sim_char_ft")] if distilled else []
     with eagerly():
-        done = finetune(released(checkpoint), train, tmp_path / "run", *teacher)
+        code = finetune(released(checkpoint), train, tmp_path / "run", *teacher)
     actual = capsys.readouterr().out
-    assert done == 0
+    assert code == 0
     assert f"text in columns text, {key}, no label" in actual
     assert "groups that mean the same" in actual
-    assert ("the teacher is" in actual) is taught
-    assert ("pooler: its weights are new" in caplog.text) is taught
+    assert ("the teacher is" in actual) is distilled
+    assert ("pooler: its weights are new" in caplog.text) is distilled
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 16)
     model = RoFormerForSentenceSimilarity.from_pretrained(tmp_path / "run" / "model")
     assert model.config.attention_type == "unilm"
@@ -77,7 +77,7 @@ def test_groups_become_a_model_that_writes(
     assert "ndcg_at_10" in report["test"]
 
 
-def test_labels_mean_nothing_here(released, tmp_path, capsys):
+def test_labels_are_refused(released, tmp_path, capsys):
     (tmp_path / "train.tsv").write_text(
         "text_a\ttext_b\tlabel\n甲天\t甲地\t1\n乙天\t乙地\t0\n", encoding="utf-8"
     )
@@ -86,14 +86,14 @@ def test_labels_mean_nothing_here(released, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_bert4keras_gives_the_same_of_what_was_trained(released, tmp_path, typed):
-    train = written(tmp_path / "train.jsonl", 40)
+def test_bert4keras_agrees_with_the_trained_model(released, tmp_path, typed):
+    train = write(tmp_path / "train.jsonl", 40)
     assert finetune(released("sim_char"), train, tmp_path / "run") == 0
-    model, zipped = tmp_path / "run" / "model", tmp_path / "tf1"
-    assert main(["checkpoints", "convert", str(model), str(zipped), "--to", "tf1"]) == 0
-    process = typed("roformer-tf", "checkpoints", "verify", zipped, "--against", "bert4keras")
-    actual, wrong = process.communicate()
-    assert process.returncode == 0, wrong
+    model, converted = tmp_path / "run" / "model", tmp_path / "tf1"
+    assert main(["checkpoints", "convert", str(model), str(converted), "--to", "tf1"]) == 0
+    process = typed("roformer-tf", "checkpoints", "verify", converted, "--against", "bert4keras")
+    actual, err = process.communicate()
+    assert process.returncode == 0, err
     assert "attention unilm" in actual
     assert {"pooled", "logits"} <= {line.split()[0] for line in actual.splitlines() if line}
     assert "All differences are within their bounds" in actual

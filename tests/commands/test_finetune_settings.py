@@ -1,9 +1,7 @@
-"""The settings of `finetune` have the effect that they name.
+"""The settings of `finetune` have their documented effect on losses, weights and metrics.
 
-It shows in the losses, weights and figures of tiny runs.
-
-At a learning rate of 1e-12 the weights that are kept are those before the first step, so a run's
-first loss can be computed again from the model in its folder, in NumPy.
+At a learning rate of 1e-12, the saved weights equal the initial weights. The first loss of a run
+can then be recomputed in NumPy from the model in its folder.
 """
 
 import csv
@@ -35,25 +33,25 @@ CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
 )
 MARKS = ("北京", "上海")
-STILL = 1e-12
-"""A learning rate at which nothing moves."""
+ZERO_RATE = 1e-12
+"""A learning rate at which weights do not change."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def untraced(eagerly):
-    """Most of these trainings take a few steps."""
+def eager_training(eagerly):
+    """Most of these runs take only a few steps."""
     with eagerly():
         yield
 
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def texts(count, seed, marks=("",), length=10):
-    """Random characters after one of the marks; all of one length, so of one shape."""
+    """Random characters after one of the marks, all of one length and so of one shape."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         mark = marks[number % len(marks)]
@@ -86,7 +84,7 @@ def encoder_weights(source):
 
 
 def classifier_kernels(model):
-    """The kernels of a fine-tuned model's head, one after the other."""
+    """All kernels of a fine-tuned model's head in one vector."""
     head = load_finetuned(model)[0].named_variables()
     kernels = [
         head[name] for name in sorted(head) if name[:11] == "classifier/" and "kernel" in name
@@ -94,14 +92,14 @@ def classifier_kernels(model):
     return np.concatenate([keras.ops.convert_to_numpy(kernel).ravel() for kernel in kernels])
 
 
-def answers(model, questions):
-    """What a model's folder answers to texts."""
-    return predict(*load_finetuned(model), [Example((text,), None, "") for text in questions])
+def predictions_of(model, inputs):
+    """The predictions of a model's folder for texts."""
+    return predict(*load_finetuned(model), [Example((text,), None, "") for text in inputs])
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A model of one layer, with weights so large that each of them shows."""
+    """A model of one layer with weights large enough that each affects the output."""
     tokens = [*SPECIAL_TOKENS, *CHARACTERS, *"".join(MARKS)]
     keras.utils.set_random_seed(1)
     config = RoFormerConfig(
@@ -140,34 +138,34 @@ def finetune(checkpoint, tmp_path):
 
 
 def cross_entropy(scores, gold, *, smoothing=0.0, focal=0.0, weights=(1, 1)):
-    """Mean over examples of −Σ q log p · (1 − p)^focal · weight, from probabilities (N, C)."""
+    """Mean of −Σ q log p · (1 − p)^focal · weight over examples, from probabilities (N, C)."""
     scores = scores.astype(np.float64)
-    wanted = (1 - smoothing) * np.eye(2)[gold] + smoothing / 2
-    right = scores[np.arange(len(gold)), gold]
-    losses = -np.sum(wanted * np.log(scores), axis=1) * (1 - right) ** focal
+    targets = (1 - smoothing) * np.eye(2)[gold] + smoothing / 2
+    probabilities = scores[np.arange(len(gold)), gold]
+    losses = -np.sum(targets * np.log(scores), axis=1) * (1 - probabilities) ** focal
     return np.mean(losses * np.array(weights)[gold])
 
 
-def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, tmp_path):
+def test_the_loss_follows_its_settings(finetune, checkpoint, tmp_path):
     actual, gold = [*texts(24, 1)], np.array([0] * 18 + [1] * 6)
     train = write(tmp_path / "train.tsv", zip(actual, gold, strict=True))
     valid = write(tmp_path / "valid.tsv", zip(texts(4, 2), [0, 1, 0, 1], strict=True))
     flags = "--focal 2 --label-smoothing 0.2 --class-weights balanced --dropout 0 --no-baseline"
-    settings = {"train": train, "valid": valid, "batch_size": 24, "learning_rate": STILL}
+    settings = {"train": train, "valid": valid, "batch_size": 24, "learning_rate": ZERO_RATE}
     run = finetune("run", *flags.split(), **settings)
     [line] = lines(run / "metrics.jsonl")
 
-    scores = np.array([item.scores for item in answers(run / "model", actual)])
-    every = {"smoothing": 0.2, "focal": 2, "weights": (24 / 36, 24 / 12)}
-    want = cross_entropy(scores, gold, **every)
+    scores = np.array([item.scores for item in predictions_of(run / "model", actual)])
+    options = {"smoothing": 0.2, "focal": 2, "weights": (24 / 36, 24 / 12)}
+    want = cross_entropy(scores, gold, **options)
     assert line["loss"] == pytest.approx(want, rel=1e-5)
-    for name in every:  # each of them is to be seen
-        without = {key: value for key, value in every.items() if key != name}
+    for name in options:  # each setting changes the loss noticeably
+        without = {key: value for key, value in options.items() if key != name}
         assert abs(cross_entropy(scores, gold, **without) - want) > 1e-4 * want, name
 
-    began = encoder_weights(checkpoint)
+    initial = encoder_weights(checkpoint)
     for name, array in encoder_weights(run / "model").items():
-        np.testing.assert_allclose(array, began[name], atol=1e-6, err_msg=name)
+        np.testing.assert_allclose(array, initial[name], atol=1e-6, err_msg=name)
 
     run = finetune("dropout", *flags.replace("--dropout 0", "--dropout 0.4").split(), **settings)
     [line] = lines(run / "metrics.jsonl")
@@ -177,65 +175,65 @@ def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, 
 
 
 @pytest.mark.slow
-def test_each_fold_is_evaluated_once_by_a_model_trained_on_the_others(
-    finetune, checkpoint, tmp_path
-):
+def test_each_fold_is_evaluated_by_the_model_trained_on_the_rest(finetune, checkpoint, tmp_path):
     actual = [*texts(18, 1)]
     gold = dict(zip(actual, [0, 1] * 9, strict=True))
     train = write(tmp_path / "train.tsv", gold.items())
     flags = "--folds 3 --test-share 0 --from-scratch --dropout 0 --no-baseline"
-    run = finetune("run", *flags.split(), train=train, batch_size=18, learning_rate=STILL)
+    run = finetune("run", *flags.split(), train=train, batch_size=18, learning_rate=ZERO_RATE)
     report = report_of(run)
     assert [trial["name"] for trial in report["trials"]] == ["fold-1", "fold-2", "fold-3"]
     assert "test" not in report
 
     predicted = rows_of(run / "predictions.tsv")
     assert sorted(row["text"] for row in predicted) == sorted(actual)
-    for number in range(3):  # one after the other, six texts each
+    for number in range(3):  # six consecutive texts each
         fold, held_out = (
             run / "trials" / f"fold-{number + 1}",
             predicted[6 * number : 6 * number + 6],
         )
-        own = {row["text"]: float(row["p(1)"]) for row in held_out}
+        fold_scores = {row["text"]: float(row["p(1)"]) for row in held_out}
         scores = {
             text: item.scores
-            for text, item in zip(actual, answers(fold / "best", actual), strict=True)
+            for text, item in zip(actual, predictions_of(fold / "best", actual), strict=True)
         }
-        assert own == pytest.approx({text: scores[text][1] for text in own}, abs=1e-6)
+        assert fold_scores == pytest.approx(
+            {text: scores[text][1] for text in fold_scores}, abs=1e-6
+        )
 
-        def loss(chosen, scores=scores):
+        def loss(subset, scores=scores):
             return cross_entropy(
-                np.array([scores[text] for text in chosen]),
-                np.array([gold[text] for text in chosen]),
+                np.array([scores[text] for text in subset]),
+                np.array([gold[text] for text in subset]),
             )
 
-        rest = [text for text in actual if text not in own]
+        rest = [text for text in actual if text not in fold_scores]
         [line] = lines(fold / "metrics.jsonl")
         assert line["loss"] == pytest.approx(loss(rest), rel=1e-6)
-        for chosen in (actual, own):
-            assert abs(loss(chosen) - loss(rest)) > 1e-4
+        for subset in (actual, fold_scores):
+            assert abs(loss(subset) - loss(rest)) > 1e-4
 
-    began = encoder_weights(checkpoint)["encoder/embeddings/word/embeddings"]
+    initial = encoder_weights(checkpoint)["encoder/embeddings/word/embeddings"]
     fresh = encoder_weights(run / "model")["encoder/embeddings/word/embeddings"]
-    assert abs(np.corrcoef(began.ravel(), fresh.ravel())[0, 1]) < 0.1  # from scratch
+    assert abs(np.corrcoef(initial.ravel(), fresh.ravel())[0, 1]) < 0.1  # trained from scratch
 
 
-def numbered(path, count, seed, number):
-    """Texts and numbers: of a mark, as `number` makes it of 0 or 2."""
+def write_numbers(path, count, seed, number):
+    """Write texts whose mark determines a number: `number` of 0 or of 2."""
     values = [number(2 * (i % 2)) for i in range(count)]
     return write(path, zip(texts(count, seed, MARKS), values, strict=True))
 
 
-def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_path):
-    """Numbers of `valid` are so near their mean that every epoch makes predictions worse.
+def test_the_validation_metric_selects_the_best_weights(finetune, tmp_path):
+    """The validation values are so near their mean that every epoch makes predictions worse.
 
-    By the mean absolute error there the first epoch is the best, by the correlation, by the test
-    set, and for the last weights, a later one.
+    The first epoch has the best mean absolute error there. The correlation and the test set would
+    choose a later epoch.
     """
     files = {
-        "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
-        "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 1 + (x - 1) / 100),
-        "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
+        "train": write_numbers(tmp_path / "train.tsv", 32, 1, lambda x: x),
+        "valid": write_numbers(tmp_path / "valid.tsv", 16, 2, lambda x: 1 + (x - 1) / 100),
+        "test": write_numbers(tmp_path / "test.tsv", 16, 2, lambda x: x),
     }
     flags = "--metric mae --no-baseline --dropout 0 --warmup 0"
     settings = {"task": "regression", "epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
@@ -246,22 +244,25 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
     assert int(np.argmax([line["pearson"] for line in predicted])) > 0
 
     report = report_of(run)
-    rows = rows_of(run / "predictions.tsv")  # of the test set, whose texts are the validation set's
+    rows = rows_of(run / "predictions.tsv")  # the test set has the texts of the validation set
     values = np.array([float(row["score"]) for row in rows])
     gold = np.array([float(row["gold"]) for row in rows])
     assert np.mean(np.abs(values - (1 + (gold - 1) / 100))) == pytest.approx(errors[0], abs=1e-5)
     assert report["valid"]["mae"] == pytest.approx(errors[0], abs=1e-5)
     assert report["test"]["mae"] == pytest.approx(np.mean(np.abs(values - gold)), abs=1e-5)
-    assert report["test"]["mae"] > 0.5 > errors[0]  # nothing is learnt yet
+    assert report["test"]["mae"] > 0.5 > errors[0]  # nothing has been learned yet
 
 
 @pytest.mark.slow
-def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_path):
-    """`valid` is `test` mirrored: the better on the one, the worse on the other."""
+def test_seeds_differ_and_the_validation_set_selects_the_best(finetune, tmp_path):
+    """The validation labels mirror the test labels.
+
+    A better score on one set is a worse score on the other.
+    """
     files = {
-        "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
-        "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 2 - x),
-        "test": numbered(tmp_path / "test.tsv", 16, 2, lambda x: x),
+        "train": write_numbers(tmp_path / "train.tsv", 32, 1, lambda x: x),
+        "valid": write_numbers(tmp_path / "valid.tsv", 16, 2, lambda x: 2 - x),
+        "test": write_numbers(tmp_path / "test.tsv", 16, 2, lambda x: x),
     }
     settings = {"task": "regression", "batch_size": 16, "learning_rate": 6e-3}
     run = finetune("run", seeds=2, seed=5, **files, **settings)
@@ -280,7 +281,7 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     assert report["test"]["pearson"] == min(on_test)
     weights = [(folder / "best" / "model.safetensors").read_bytes() for folder in folders]
     heads = [classifier_kernels(folder / "best") for folder in folders]
-    assert abs(np.corrcoef(*heads)[0, 1]) < 0.5  # each has begun with a head of its own
+    assert abs(np.corrcoef(*heads)[0, 1]) < 0.5  # each has its own initial head
     assert (run / "model" / "model.safetensors").read_bytes() == weights[np.argmin(on_test)]
 
     def read(name):
@@ -303,30 +304,34 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
 
 
 def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune, tmp_path):
-    """Labels are rare in training and common in `valid`; in `test`, where there is none, all
-    thresholds are equally good."""
+    """Labels are rare in training and common in `valid`.
 
-    def tagged(name, seed, counts):
+    All thresholds are equally good on `test`, which has no labels.
+    """
+
+    def write_labels(name, seed, counts):
         actual = [label for label, count in counts.items() for _ in range(count)]
         return write(tmp_path / name, zip(texts(len(actual), seed), actual, strict=True))
 
     files = {
-        "train": tagged("train.tsv", 1, {"甲": 4, "乙": 2, "": 26}),
-        "valid": tagged("valid.tsv", 2, {"甲": 9, "乙": 4, "": 3}),
-        "test": tagged("test.tsv", 3, {"": 16}),
+        "train": write_labels("train.tsv", 1, {"甲": 4, "乙": 2, "": 26}),
+        "valid": write_labels("valid.tsv", 2, {"甲": 9, "乙": 4, "": 3}),
+        "test": write_labels("test.tsv", 3, {"": 16}),
     }
     settings = {"task": "multilabel", "epochs": 2, "batch_size": 16, "learning_rate": 6e-3}
     run = finetune("run", "--no-baseline", **files, **settings)
     rows = rows_of(files["valid"])
     gold = np.array([[label == row["label"] for label in ("乙", "甲")] for row in rows])
-    scores = np.array([item.scores for item in answers(run / "model", [x["text"] for x in rows])])
+    scores = np.array(
+        [item.scores for item in predictions_of(run / "model", [x["text"] for x in rows])]
+    )
 
-    def f1(at):
-        return f1_score(gold, scores > at, average="micro", zero_division=0)
+    def f1(threshold):
+        return f1_score(gold, scores > threshold, average="micro", zero_division=0)
 
     task, report = load_finetuned(run / "model")[2], report_of(run)
     assert report["thresholds"] == dict(zip(("乙", "甲"), task.thresholds, strict=True))
-    [threshold] = set(task.thresholds)  # too few examples for one each
+    [threshold] = set(task.thresholds)  # too few examples for separate thresholds
     best = max(f1(step / 20) for step in range(1, 20))
     assert f1(threshold) == best > f1(0.5)
     assert report["valid"]["micro_f1"] == pytest.approx(best)
@@ -342,17 +347,17 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
 
 
 @pytest.mark.slow
-def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypatch, capsys):
-    """Texts of one character each, none of them twice."""
+def test_a_failing_baseline_does_not_prevent_the_report(finetune, tmp_path, monkeypatch, capsys):
+    """Every text is a different character."""
     characters = [chr(0x4E00 + 7 * number) for number in range(160)]
     train = write(tmp_path / "train.tsv", zip(characters, [0, 1] * 80, strict=True))
     run = finetune("run", train=train, batch_size=64)
     assert report_of(run)["baseline"]["test"]["accuracy"] >= 0
 
-    def fails(*_):
+    def fail(*_):
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr(Classification.metrics, "fit_linear", fails)
+    monkeypatch.setattr(Classification.metrics, "fit_linear", fail)
     (run / "report.json").unlink()
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)
@@ -366,65 +371,67 @@ def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypat
         assert "没有基线可供对比，拟合基线时出错：MemoryError: no room。" in page
 
 
-def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, monkeypatch, capsys):
+def test_a_run_does_not_resume_with_other_validation_examples(
+    finetune, tmp_path, monkeypatch, capsys
+):
     train = write(tmp_path / "train.tsv", zip(texts(16, 1), [0, 1] * 8, strict=True))
     valid = write(tmp_path / "valid.tsv", zip(texts(8, 2), [0, 1] * 4, strict=True))
     settings = {"train": train, "valid": valid, "epochs": 2, "batch_size": 16}
     flags = ["--no-baseline"]
     save = trials.save_checkpoint
 
-    def stopped(*arguments, **more):
+    def save_and_stop(*arguments, **more):
         save(*arguments, **more)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(trials, "save_checkpoint", stopped)
+        patch.setattr(trials, "save_checkpoint", save_and_stop)
         with pytest.raises((KeyboardInterrupt, SystemExit, AssertionError)):
             finetune("run", *flags, **settings)
-    run, as_it_was = tmp_path / "run", valid.read_text(encoding="utf-8")
+    run, original = tmp_path / "run", valid.read_text(encoding="utf-8")
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1]
 
-    def refused():
-        valid.write_text(as_it_was.replace("\t1\n", "\t0\n", 1), encoding="utf-8")
+    def is_refused():
+        valid.write_text(original.replace("\t1\n", "\t0\n", 1), encoding="utf-8")
         with pytest.raises(AssertionError):
             finetune("run", *flags, **settings)
-        valid.write_text(as_it_was, encoding="utf-8")
+        valid.write_text(original, encoding="utf-8")
         return "other validation examples than these" in capsys.readouterr().err
 
-    assert refused()
-    (run / "valid.json").unlink()  # as in a folder from before it was written
+    assert is_refused()
+    (run / "valid.json").unlink()  # as in folders of older versions
     finetune("run", *flags, **settings)
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1, 2]
-    assert refused()
+    assert is_refused()
 
 
 @pytest.mark.quick_cases("multilabel")
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
-def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
+def test_label_names_are_used(task, finetune, tmp_path, capsys):
     gold = [("10", "2")[n % 2] for n in range(24)]
-    several = [
+    labels = [
         f"{label},10" if task == "multilabel" and n == 3 else label for n, label in enumerate(gold)
     ]
-    rows = [*zip(texts(24, 1, MARKS), several, strict=True)]
+    rows = [*zip(texts(24, 1, MARKS), labels, strict=True)]
     file = write(tmp_path / "train.tsv", rows)
-    names = ["--task", task, "--label-names", "差评", "好评"]  # of 2 and 10
+    names = ["--task", task, "--label-names", "差评", "好评"]  # for 2 and 10
     run = finetune("run", *names, train=file, valid=file, test=file)
     assert "names of the labels: 2 → 差评, 10 → 好评\n" in capsys.readouterr().out
     report = report_of(run)
     assert [row["label"] for row in report["per_class"]] == ["差评", "好评"]
     assert sum(row["gold"] for row in report["per_class"]) == (25 if task == "multilabel" else 24)
-    wanted = {"10": "好评", "2": "差评", "2,10": "好评,差评", "10,10": "好评"}
+    names_of = {"10": "好评", "2": "差评", "2,10": "好评,差评", "10,10": "好评"}
     actual = [row["gold"] for row in rows_of(run / "predictions.tsv")]
-    assert [{*x.split(",")} for x in actual] == [{*wanted[x].split(",")} for x in several]
-    (answer,) = roformer_tf.load(run / "model")(["北京今天天气很好我"])
-    assert [*answer["scores"]] == ["差评", "好评"]
+    assert [{*x.split(",")} for x in actual] == [{*names_of[x].split(",")} for x in labels]
+    (prediction,) = roformer_tf.load(run / "model")(["北京今天天气很好我"])
+    assert [*prediction["scores"]] == ["差评", "好评"]
     config = json.loads((run / "model" / "config.json").read_text("utf-8"))
     assert config["id2label"] == {"0": "差评", "1": "好评"}
 
-    # A file with the labels of the data is evaluated, and one with their names is the same.
-    named = write(tmp_path / "named.tsv", [(text, wanted[label]) for text, label in rows])
+    # Files with the original labels and with their names give equal metrics.
+    renamed = write(tmp_path / "named.tsv", [(text, names_of[label]) for text, label in rows])
     figures = []
-    for data in (file, named):
+    for data in (file, renamed):
         words = [
             "evaluate",
             "--model",

@@ -1,4 +1,4 @@
-"""`roformer-tf generate`: what is typed, what comes out, and what is refused."""
+"""`roformer-tf generate`: arguments, outputs and errors."""
 
 import csv
 import re
@@ -13,8 +13,8 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSim
 
 
 @pytest.fixture(scope="module", autouse=True)
-def untraced(eagerly):
-    """A few tokens of each text are written."""
+def eager_generation(eagerly):
+    """Generate few tokens eagerly."""
     with eagerly():
         yield
 
@@ -36,8 +36,8 @@ def run(capsys):
     def run(model, *flags):
         try:
             code = cli.main(["generate", "--model", str(model), *map(str, flags)])
-        except SystemExit as ended:  # of wrong flags
-            code = ended.code
+        except SystemExit as stopped:  # wrong flags
+            code = stopped.code
         return (code, *capsys.readouterr())
 
     return run
@@ -48,14 +48,14 @@ def table(path):
         return list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
-def test_stdout_holds_what_is_written_and_nothing_else(run, released, gpt):
+def test_stdout_contains_only_the_generated_texts(run, released, gpt):
     code, out, err = run(released("gpt_char"), "今天", "天气很", "--max-tokens", 6)
     assert code == 0
     assert out.split("\n")[:-1] == [x[0] for x in gpt.generate(["今天", "天气很"], max_tokens=6)]
     assert "2 prompts in" in err
 
 
-def test_the_settings_are_those_that_are_typed(run, released, gpt):
+def test_flags_set_the_sampling_settings(run, released, gpt):
     flags = {
         "max_tokens": 7, "min_tokens": 5, "samples": 3, "temperature": 1.5, "top_k": 9,
         "top_p": 0.8, "repetition_penalty": 1.3, "seed": 4,
@@ -66,11 +66,11 @@ def test_the_settings_are_those_that_are_typed(run, released, gpt):
     assert out.split("\n")[:-1] == gpt.generate(["今天"], **flags)[0]
 
 
-def test_beams_are_compared_as_is_typed(run, released, gpt):
+def test_flags_set_the_beam_search(run, released, gpt):
     flags = ("--beams", 4, "--length-penalty", 2.0, "--max-tokens", 6, "--stop", "的", "。")
     code, out, _ = run(released("gpt_char"), "今天", *flags)
-    wanted = gpt.generate(["今天"], beams=4, length_penalty=2.0, max_tokens=6, stop=("的", "。"))
-    assert (code, out) == (0, wanted[0][0] + "\n")
+    expected = gpt.generate(["今天"], beams=4, length_penalty=2.0, max_tokens=6, stop=("的", "。"))
+    assert (code, out) == (0, expected[0][0] + "\n")
 
 
 @pytest.mark.slow
@@ -79,37 +79,37 @@ def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
     process = typed("roformer-tf", "generate", "--model", released("gpt_char"), "今天", *flags)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
-    wanted = gpt.generate(["今天"], samples=3, temperature=1.5, seed=7, max_tokens=8)[0]
-    assert out.split("\n")[:-1] == wanted
-    assert len(err.splitlines()) == 1  # how long it took, and nothing of TensorFlow's
+    expected = gpt.generate(["今天"], samples=3, temperature=1.5, seed=7, max_tokens=8)[0]
+    assert out.split("\n")[:-1] == expected
+    assert len(err.splitlines()) == 1  # only the elapsed time, and no message of TensorFlow
 
 
-def test_precision_and_batch_size_are_those_that_are_typed(run, released, monkeypatch):
-    seen = {}
+def test_flags_set_precision_and_batch_size(run, released, monkeypatch):
+    calls = {}
 
     def spy(model, prompts, config, *, rows, **settings):
-        seen.update(dtype=model.compute_dtype, rows=rows)
+        calls.update(dtype=model.compute_dtype, rows=rows)
         return generate_ids(model, prompts, config, rows=rows, **settings)
 
     generate_ids = RoFormerForCausalLM.generate_ids
     monkeypatch.setattr(RoFormerForCausalLM, "generate_ids", spy)
     flags = ("--precision", "bfloat16", "--batch-size", 3, "--max-tokens", 2)
     assert run(released("gpt_char"), "今天", *flags)[0] == 0
-    assert seen == {"dtype": "bfloat16", "rows": 3}
+    assert calls == {"dtype": "bfloat16", "rows": 3}
 
 
-def test_a_text_is_printed_while_it_is_written(run, released, gpt, monkeypatch):
-    pieces = []
-    monkeypatch.setattr("builtins.print", lambda *a, **k: pieces.append((a, k)))
+def test_stream_prints_a_text_while_it_is_generated(run, released, gpt, monkeypatch):
+    calls_of_print = []
+    monkeypatch.setattr("builtins.print", lambda *a, **k: calls_of_print.append((a, k)))
     assert cli.main(
         ["generate", "--model", str(released("gpt_char")), "今天", "--stream", "--max-tokens", "6"]
     ) == 0  # fmt: skip
-    shown = [a[0] for a, k in pieces if a and k.get("flush")]
-    assert len(shown) > 3
-    assert "".join(shown) == gpt.generate(["今天"], max_tokens=6)[0][0]
+    printed = [a[0] for a, k in calls_of_print if a and k.get("flush")]
+    assert len(printed) > 3
+    assert "".join(printed) == gpt.generate(["今天"], max_tokens=6)[0][0]
 
 
-def test_a_file_gives_a_line_for_each_text_with_its_score(run, released, gpt, tmp_path):
+def test_a_file_gives_a_line_with_a_score_for_each_text(run, released, gpt, tmp_path):
     texts = ["今天", "天气很好的时候", "公园"]
     source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
     source.write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -119,12 +119,12 @@ def test_a_file_gives_a_line_for_each_text_with_its_score(run, released, gpt, tm
     header, *rows = table(target)
     assert header == ["input", "output", "score"]
     assert [row[0] for row in rows] == [text for text in texts for _ in range(2)]
-    wanted = gpt.generate(texts, max_tokens=5, samples=2, seed=1)
-    assert [row[1] for row in rows] == [item for each in wanted for item in each]
+    expected = gpt.generate(texts, max_tokens=5, samples=2, seed=1)
+    assert [row[1] for row in rows] == [item for outputs in expected for item in outputs]
     assert all(float(row[2]) < 0 for row in rows)
 
 
-def test_a_sim_model_writes_what_means_the_same(run, released, sim, tmp_path):
+def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
     source, target = tmp_path / "prompts.tsv", tmp_path / "written.tsv"
     source.write_text("text\n今天天气很好\n我们去公园\n", encoding="utf-8")
     flags = ("--input", source, "--output", target, "--max-tokens", 6, "--paraphrases", 3)
@@ -132,18 +132,18 @@ def test_a_sim_model_writes_what_means_the_same(run, released, sim, tmp_path):
     assert code == 0, err
     rows = table(target)[1:]
     for text in ("今天天气很好", "我们去公园"):
-        own = [(row[1], float(row[2])) for row in rows if row[0] == text]
-        assert len(own) == 3
-        assert text not in [item for item, _ in own]
-        vectors = sim.embed([text, *[item for item, _ in own]])
+        paraphrases = [(row[1], float(row[2])) for row in rows if row[0] == text]
+        assert len(paraphrases) == 3
+        assert text not in [item for item, _ in paraphrases]
+        vectors = sim.embed([text, *[item for item, _ in paraphrases]])
         cosines = vectors[1:] @ vectors[0]
-        np.testing.assert_allclose([score for _, score in own], cosines, atol=1e-5)
+        np.testing.assert_allclose([score for _, score in paraphrases], cosines, atol=1e-5)
         assert (np.diff(cosines) <= 1e-6).all()
         drawn = sim.generate([text], max_tokens=6, samples=20, top_k=5)[0]
         rest = [x for x in dict.fromkeys(drawn) if x and x != text]
         vectors = sim.embed([text, *rest])
         best = np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")[:3]
-        assert [item for item, _ in own] == [rest[number] for number in best]
+        assert [item for item, _ in paraphrases] == [rest[number] for number in best]
 
 
 def test_paraphrases_are_sampled_as_released_by_default():
@@ -161,11 +161,11 @@ def test_paraphrases_are_sampled_as_released_by_default():
     assert drawn(3, top_p=0.9) == (20, None, 0.9)
 
 
-def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(sim):
-    texts = ["今天天气很好", "Deep Learning"]  # the model writes no capitals
+def test_paraphrases_exclude_the_source_and_duplicates(sim):
+    texts = ["今天天气很好", "Deep Learning"]  # the model generates no capitals
     drawn = [["我们", texts[0], "我们", "", "去公园"], ["deep learning", "学习"]]
     actual = nearest_paraphrases(sim, texts, drawn, 9)
-    assert [sorted(x.text for x in each) for each in actual] == [["去公园", "我们"], ["学习"]]
+    assert [sorted(x.text for x in outputs) for outputs in actual] == [["去公园", "我们"], ["学习"]]
 
 
 def test_a_sim_model_is_greedy_by_default(run, released, sim):
@@ -193,14 +193,14 @@ def test_a_sim_model_is_greedy_by_default(run, released, sim):
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_one_message(run, released, model, flags, message, tmp_path):
+def test_impossible_requests_give_one_message(run, released, model, flags, message, tmp_path):
     code, out, err = run(released(model), *flags)
     assert (code, out) == (2, "")
     assert "Traceback" not in err
     assert re.search(message, " ".join(err.replace("│", " ").split()))
 
 
-def test_rows_without_a_text_are_named_and_nothing_is_written(run, released, tmp_path):
+def test_rows_without_a_text_are_reported_and_nothing_is_written(run, released, tmp_path):
     source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
     source.write_text("今天\n\n公园\n", encoding="utf-8")
     code, _, err = run(released("gpt_char"), "--input", source, "--output", target)
@@ -216,7 +216,7 @@ def test_characters_missing_from_the_vocabulary_are_reported(run, released):
     assert "😀" in err
 
 
-def test_who_says_that_a_model_writes_is_believed(run, released):
+def test_attention_type_turns_an_encoder_into_a_generator(run, released):
     code, out, _ = run(released("char"), "今天", "--attention-type", "causal", "--max-tokens", 3)
     assert code == 0
     causal = RoFormerForCausalLM.from_pretrained(released("char"), attention_type="causal")

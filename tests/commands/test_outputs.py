@@ -1,6 +1,6 @@
-"""An output that cannot be written is one message and exit code 2, before any work is done.
+"""An output that cannot be written gives one message and exit code 2 before any work is done.
 
-What each command reads is not there: it would say so if it looked for it first.
+The inputs do not exist. A command that looked for them first would report them instead.
 """
 
 import errno
@@ -41,14 +41,16 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, capsys):
+def test_an_unwritable_output_is_reported_before_any_work(
+    command, output, tmp_path, monkeypatch, capsys
+):
     if output == "no permission" and sys.platform != "linux":
-        pytest.skip("Linux alone has /sys")
+        pytest.skip("only Linux has /sys")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n")
     name = OUTPUTS[output]
-    if command in KINDS:  # whose output's kind is known from its name
+    if command in KINDS:  # the format depends on the suffix
         name = str(Path(name).with_suffix(KINDS[command]))
     assert main([*COMMANDS[command].split(), name]) == 2
     out, err = capsys.readouterr()
@@ -60,21 +62,21 @@ def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, 
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """read_only(FOLDER): nothing can be written in it, not even by root."""
-    result = tempfile.NamedTemporaryFile
+    """read_only(folder): refuse writing in a folder, even for root."""
+    named_temporary_file = tempfile.NamedTemporaryFile
 
     def read_only(folder):
-        def refuse(*words, dir=None, **more):  # noqa: A002 (its own)
+        def refuse(*words, dir=None, **more):  # noqa: A002 (tempfile's own name)
             if dir is not None and Path(dir) == folder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
-            return result(*words, dir=dir, **more)
+            return named_temporary_file(*words, dir=dir, **more)
 
         monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
 
     return read_only
 
 
-def test_a_folder_that_is_there_has_to_be_writable_itself(tmp_path, read_only, capsys):
+def test_an_existing_folder_has_to_be_writable(tmp_path, read_only, capsys):
     (tmp_path / "out").mkdir()
     read_only(tmp_path / "out")
     words = ["export", "nowhere", "--to", "savedmodel", "--output", str(tmp_path / "out")]
@@ -117,7 +119,7 @@ def test_a_file_of_an_index_is_not_the_output(exists, tmp_path, capsys):
     assert not exists or (index / "index.sqlite").read_bytes() == b"documents"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
 def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     words = ["predict", "nowhere", "--input", "nowhere.txt", "--output", str(tmp_path / "pipe")]

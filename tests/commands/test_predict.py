@@ -1,4 +1,4 @@
-"""`roformer-tf predict`, as it is typed but in this process: TensorFlow takes long to start."""
+"""`roformer-tf predict`, in this process because TensorFlow takes long to start."""
 
 import csv
 import dataclasses
@@ -46,7 +46,7 @@ def finetuned(tmp_path_factory):
 
 @pytest.fixture
 def type_in(monkeypatch):
-    """type_in(bytes): what comes from the standard input."""
+    """type_in(bytes): set the standard input."""
 
     def set_input(content):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -61,14 +61,14 @@ def texts_of(count, seed=0):
 
 
 def expected(folder, texts):
-    """Label and probability of 好 of each text, each predicted alone."""
+    """The label and the probability of 好 for each text, predicted one at a time."""
     model, tokenizer, task = load_finetuned(folder)
-    alone = [predict(model, tokenizer, task, [Example((t,), None, "")])[0] for t in texts]
-    return [(item.label, float(item.scores[1])) for item in alone]
+    predictions = [predict(model, tokenizer, task, [Example((t,), None, "")])[0] for t in texts]
+    return [(item.label, float(item.scores[1])) for item in predictions]
 
 
 def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
-    """Several chunks, and in each batches sorted by length: a line for each text, in order."""
+    """Several chunks with batches sorted by length give one line per text, in order."""
     monkeypatch.setattr(predict_file, "CHUNK", 30)
     texts = texts_of(100)
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -101,14 +101,14 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
     assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
 
 
-def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
+def test_empty_input_gives_only_a_header(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
     printed = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
     assert capfd.readouterr() == (HEADER + "\n", printed)
 
 
-def test_a_terminal_in_chinese_gets_a_chinese_summary(finetuned, type_in, capfd):
+def test_the_summary_is_in_the_requested_language(finetuned, type_in, capfd):
     type_in("今天\n天气".encode())
     words = ["--language", "zh", "predict", "--model", str(finetuned("classification"))]
     assert main(words) == 0
@@ -125,10 +125,10 @@ def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     flags = ["--model", str(finetuned("classification"))]
     assert main(["predict", *flags, "--input", str(tmp_path / "texts.jsonl.gz")]) == 0
     out, err = capfd.readouterr()
-    answers = [line.split("\t") for line in out.splitlines()[1:]]
-    assert [bool(error) for *_, error in answers] == [False, True, True, False, False]
-    assert [len(answer) for answer in answers] == [4] * 5
-    assert answers[1] == ["", "", "", "has no 'text'"]
+    results = [line.split("\t") for line in out.splitlines()[1:]]
+    assert [bool(error) for *_, error in results] == [False, True, True, False, False]
+    assert [len(result) for result in results] == [4] * 5
+    assert results[1] == ["", "", "", "has no 'text'"]
     assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no prediction:\n" in err
     assert "texts.jsonl.gz:2 has no 'text'\n" in err
     assert "texts.jsonl.gz:3 is not JSON\n" in err
@@ -157,7 +157,7 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
     assert not (tmp_path / "new.tsv").exists()
 
 
-def test_where_no_line_is_good_nothing_is_written(finetuned, tmp_path, capfd):
+def test_without_a_valid_line_nothing_is_written(finetuned, tmp_path, capfd):
     (tmp_path / "x.txt").write_text(" \n\n", encoding="utf-8")
     output = tmp_path / "answers.tsv"
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
@@ -182,7 +182,7 @@ def test_columns_of_training_and_json_lines(finetuned, tmp_path):
         assert [got["p(0)"], got["p(1)"]] == pytest.approx(want.scores.tolist(), abs=1e-5)
 
 
-def test_a_spreadsheet_and_a_compressed_file_are_answered_as_a_plain_one(finetuned, tmp_path):
+def test_spreadsheets_and_compressed_files_give_the_same_predictions(finetuned, tmp_path):
     book = openpyxl.Workbook()
     book.active.title = "旧的"
     sheet = book.create_sheet("新的")
@@ -192,13 +192,13 @@ def test_a_spreadsheet_and_a_compressed_file_are_answered_as_a_plain_one(finetun
     book.save(tmp_path / "a.xlsx")
     (tmp_path / "b.txt").write_text("\n".join(texts), encoding="utf-8")
     (tmp_path / "c.txt.zst").write_bytes(zstd.compress("\n".join(texts).encode("gb18030")))
-    answers = []
+    results = []
     for name, flags in (("a.xlsx", ["--sheet", "新的"]), ("b.txt", []), ("c.txt.zst", [])):
         flags += ["--input", str(tmp_path / name), "--output", str(tmp_path / f"{name}.tsv")]
         assert main(["predict", "--model", str(finetuned("classification")), *flags]) == 0
-        answers.append((tmp_path / f"{name}.tsv").read_text(encoding="utf-8"))
-    assert len(answers[0].splitlines()) == 4
-    assert answers[0] == answers[1] == answers[2]
+        results.append((tmp_path / f"{name}.tsv").read_text(encoding="utf-8"))
+    assert len(results[0].splitlines()) == 4
+    assert results[0] == results[1] == results[2]
 
 
 def test_tags_are_written_at_the_positions_of_the_text(finetuned, type_in, capfd):
@@ -207,13 +207,13 @@ def test_tags_are_written_at_the_positions_of_the_text(finetuned, type_in, capfd
     header, line = capfd.readouterr().out.splitlines()
     tags, actual, error = line.split("\t")
     assert (header, error) == ("tags\tentities\terror", "")
-    assert len(tags.split(" ")) == 6  # a space, too, is a character
+    assert len(tags.split(" ")) == 6  # a space is a character too
     for start, end, kind, text in json.loads(actual):
         assert (kind, text) == ("LOC", "我们 去公园"[start:end])
 
 
-def test_a_reader_that_has_seen_enough_is_no_error(finetuned, type_in, monkeypatch):
-    """As `| head -1` closes the pipe."""
+def test_a_closed_pipe_is_not_an_error(finetuned, type_in, monkeypatch):
+    """`| head -1` closes the pipe like this."""
     type_in("今天\n".encode() * 5)
     read, write = os.pipe()
     os.close(read)
@@ -248,7 +248,7 @@ def test_impossible_requests_give_one_message(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.tsv", "x.txt"]
 
 
-def test_settings_that_cannot_be_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(InputError, match="batch_size is 0"):
         predict_file.PredictConfig(model="x", batch_size=0)
     with pytest.raises(InputError, match="is a folder"):
@@ -260,8 +260,8 @@ def test_a_model_that_is_not_fine_tuned_is_refused(released, capfd):
     assert "no fine-tuned model" in capfd.readouterr().err
 
 
-def test_no_more_is_read_than_is_answered():
-    """Memory does not grow with the input: a chunk is whole before the next one is begun."""
+def test_input_is_read_chunk_by_chunk():
+    """Memory does not grow with the input: each chunk is predicted before the next one is read."""
     read = []
 
     def lines():
@@ -269,18 +269,18 @@ def test_no_more_is_read_than_is_answered():
             read.append(number)
             yield Example(("好" * (number % 50),), None, f"x:{number}")
 
-    seen = count = 0
+    predicted = count = 0
     for chunk in chunks(lines(), 100, 1000, lambda example: len(example.texts[0])):
-        seen += len(chunk)
+        predicted += len(chunk)
         count += 1
-        assert len(read) == seen
+        assert len(read) == predicted
         assert len(chunk) <= 100
         assert sum(len(item.texts[0]) for item in chunk[:-1]) < 1000
-    assert seen == 10_000
-    assert count < 300  # of 1000 characters, each text having 24.5 on average
+    assert predicted == 10_000
+    assert count < 300  # of 1000 characters: a text has 24.5 on average
 
 
-def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
+def test_first_line_sets_whether_there_is_a_header(finetuned, tmp_path, capfd):
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     dataclasses.replace(TASKS["classification"], text_columns=("1",)).save(folder)
     (tmp_path / "x.tsv").write_text("text\tlabel\n今天\t好\n", encoding="utf-8")
@@ -290,20 +290,20 @@ def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
         assert len(capfd.readouterr().out.splitlines()) == 1 + lines
 
 
-SENT = [  # as a spreadsheet has it: what was asked, and what of it is no text
+SPREADSHEET = [  # a typical spreadsheet: some cells contain no text
     ("编号", "评论内容", "备注"),
     *((1, "今天很好", None), (2, None, "空"), (3, "我们\n去公园", None), (4, "=我们去", None)),
     (5, "今天气很好我们去公园学习" * 50, None),
 ]
 
 
-def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_cut(
+def test_outputs_of_a_spreadsheet_have_its_texts_and_the_truncated_tokens(
     finetuned, tmp_path, capfd
 ):
     book = openpyxl.Workbook()
-    for row in SENT:
+    for row in SPREADSHEET:
         book.active.append(row)
-    book.active["B5"].data_type = "s"  # else a formula
+    book.active["B5"].data_type = "s"  # otherwise a formula
     book.save(tmp_path / "问.xlsx")
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     dataclasses.replace(TASKS["classification"], max_length=128).save(folder)
@@ -330,7 +330,7 @@ def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_
                 rows[kind] = list(csv.DictReader(file, dialect="excel-tab"))
         else:
             rows[kind] = [json.loads(line) for line in output.open(encoding="utf-8")]
-    texts = [text for _, text, _ in SENT[1:]]
+    texts = [text for _, text, _ in SPREADSHEET[1:]]
     assert [row["text"] for row in rows["xlsx"]] == [texts[0], None, *texts[2:]]
     assert [row["text"] for row in rows["jsonl"]] == [texts[0], None, *texts[2:]]
     assert [row["text"] for row in rows["csv"]] == [texts[0], "", texts[2], "'=我们去", texts[4]]
@@ -351,7 +351,7 @@ def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_
         assert [bool(row["error"]) for row in actual] == [False, True, False, False, False]
 
 
-def test_columns_can_be_named_where_they_are_not_certain(finetuned, tmp_path, capfd):
+def test_ambiguous_columns_can_be_named(finetuned, tmp_path, capfd):
     (tmp_path / "x.csv").write_text("标题,内容\n今天,天气很好\n我们,去公园\n", encoding="utf-8-sig")
     flags = ["predict", "--model", str(finetuned("classification")), "--with-text"]
     flags += ["--input", str(tmp_path / "x.csv")]
@@ -365,7 +365,7 @@ def test_columns_can_be_named_where_they_are_not_certain(finetuned, tmp_path, ca
     assert "names 2 columns, but the model was trained on 1: text" in capfd.readouterr().err
 
 
-def test_what_is_read_in_windows_is_not_cut(finetuned, type_in, tmp_path, capfd):
+def test_texts_read_in_windows_are_not_truncated(finetuned, type_in, tmp_path, capfd):
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     task = dataclasses.replace(TASKS["classification"], max_length=16, long_texts="windows")
     task.save(folder)
@@ -376,10 +376,10 @@ def test_what_is_read_in_windows_is_not_cut(finetuned, type_in, tmp_path, capfd)
     assert "cut" not in err
 
 
-def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys):
+def test_top_k_limits_the_number_of_labels(finetuned, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("今天\n天气\n", encoding="utf-8")
 
-    def answers(*flags, name="classification"):
+    def results(*flags, name="classification"):
         output = tmp_path / "answers.tsv"
         arguments = [
             "--model",
@@ -394,20 +394,20 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
         output.unlink(missing_ok=True)
         return code, [line.split("\t") for line in lines]
 
-    _, (_, *every) = answers()
-    code, (head, *best) = answers("--top-k", "1")
-    assert (code, head) == (0, ["label", "score", "error"])
-    for (label, bad, good, _), row in zip(every, best, strict=True):
+    _, (_, *all_rows) = results()
+    code, (header, *best) = results("--top-k", "1")
+    assert (code, header) == (0, ["label", "score", "error"])
+    for (label, bad, good, _), row in zip(all_rows, best, strict=True):
         assert row == [label, max(bad, good, key=float), ""]
-    _, (head, *both) = answers("--top-k", "5")
-    assert head == ["label", "score", "label_2", "score_2", "error"]
-    assert [{row[0], row[2]} for row in both] == [{"坏", "好"}] * 2
-    assert answers("--top-k", "3", name="tagging") == (2, [])
+    _, (header, *rows) = results("--top-k", "5")
+    assert header == ["label", "score", "label_2", "score_2", "error"]
+    assert [{row[0], row[2]} for row in rows] == [{"坏", "好"}] * 2
+    assert results("--top-k", "3", name="tagging") == (2, [])
     assert "Remove --top-k" in capsys.readouterr().err
-    assert answers("--top-k", "0") == (2, [])
+    assert results("--top-k", "0") == (2, [])
 
 
-def test_a_service_and_a_loaded_model_list_as_many(finetuned):
+def test_services_and_loaded_models_limit_the_number_of_labels(finetuned):
     folder = finetuned("classification")
     served = served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)

@@ -1,4 +1,4 @@
-"""`roformer-tf prepare`, as it is typed. What it makes is tested in tests/corpus."""
+"""`roformer-tf prepare` in a new process. The prepared files are tested in tests/corpus."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ KEYS = {"rows", "tokens", "utilization", "shards", "splits", "length", "settings
 
 @pytest.fixture
 def corpus(tmp_path, write_corpus):
-    """Two kinds of files; the second has two bad lines."""
+    """A folder with a text file and a JSON Lines file with two bad lines."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     write_corpus(folder / "0.txt", 40)
@@ -39,7 +39,7 @@ def prepare(typed, corpus, tmp_path):
 
 
 @pytest.mark.parametrize("tokenization", ["word", "char"])
-def test_a_corpus_becomes_rows(prepare, tmp_path, tokenization):
+def test_a_corpus_is_prepared(prepare, tmp_path, tokenization):
     vocab = FIXTURES / tokenization / "vocab.txt"
     flags = ["--vocab", vocab, "--length", 32, "--held-out", 0.1]
     code, out, err = prepare(*flags)
@@ -47,7 +47,7 @@ def test_a_corpus_becomes_rows(prepare, tmp_path, tokenization):
     assert "60 documents" in out
     assert "not JSON" in out
     assert "1.jsonl:4" in out
-    assert err == ""  # no bar: stderr is no terminal
+    assert err == ""  # no bar: stderr is not a terminal
 
     manifest = json.loads((tmp_path / "rows" / "manifest.json").read_text())
     assert manifest.keys() >= KEYS
@@ -74,11 +74,11 @@ def test_a_vocabulary_is_built_and_the_number_of_processes_changes_nothing(prepa
     for workers in (1, 2):
         output = tmp_path / f"rows-{workers}"
         assert prepare(*flags, "--workers", workers, output=output)[0] == 0
-    item, two = (
+    first, second = (
         {path.name: path.read_bytes() for path in (tmp_path / f"rows-{n}").iterdir()}
         for n in (1, 2)
     )
-    assert item == two
+    assert first == second
     assert len(read_vocabulary(tmp_path / "rows-1")) <= 150
 
 
@@ -91,7 +91,7 @@ def test_strict_stops_at_a_bad_line_and_leaves_nothing(prepare, tmp_path):
     assert prepare("--strict", *vocab, pattern="*.txt")[0] == 0
 
 
-def test_a_folder_prepared_otherwise_is_left_alone(prepare, tmp_path):
+def test_a_folder_prepared_with_other_settings_is_unchanged(prepare, tmp_path):
     vocab = ["--vocab", FIXTURES / "char" / "vocab.txt"]
     assert prepare(*vocab, "--length", 16)[0] == 0
     before = {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()}
@@ -114,7 +114,7 @@ def test_corpora_have_names_and_documents_are_filtered(typed, corpus, tmp_path):
     assert "skipped: 1 documents under 2 characters, 40 duplicates\n" in out
     assert err == ""
     corpora = json.loads((tmp_path / "rows" / "manifest.json").read_text())["corpora"]
-    documents = {name: described["documents"] for name, described in corpora.items()}
+    documents = {name: summary["documents"] for name, summary in corpora.items()}
     assert documents == {"first": 40, "two": 20}
 
 
@@ -126,7 +126,7 @@ def test_corpora_have_names_and_documents_are_filtered(typed, corpus, tmp_path):
         (["--min-characters", -1], "--min-characters is -1"),
     ],
 )
-def test_wrong_choices_are_refused(prepare, tmp_path, flags, message):
+def test_invalid_values_are_refused(prepare, tmp_path, flags, message):
     code, _, err = prepare("--vocab-size", 200, *flags)
     assert code == 2
     assert message in err

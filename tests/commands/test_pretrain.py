@@ -1,4 +1,4 @@
-"""`pretrain`, as it is typed. What it does is tested in tests/pretraining and tests/faults."""
+"""`pretrain` in a new process. Details are tested in tests/pretraining and tests/faults."""
 
 import json
 import re
@@ -25,11 +25,11 @@ def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrain_flags, tmp
     assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
     assert re.search(r"step 6: held-out loss", out)
     assert str(tmp_path / "run" / "model") in out
-    if version("tensorflow").startswith("2.20."):  # its compiler asks for no log level
+    if version("tensorflow").startswith("2.20."):  # its compiler ignores the log level
         err = re.sub(r"(?m)^(WARNING: All log messages before absl|[IW]0000 ).*\n", "", err)
-    err = re.sub(r"(?m)^pretraining: \d of 6 steps, .*\n", "", err)  # where half a minute is over
-    assert err == ""  # no bar: stderr is no terminal
-    assert (tmp_path / "run" / "loss.png").stat().st_size > 1000  # a picture
+    err = re.sub(r"(?m)^pretraining: \d of 6 steps, .*\n", "", err)  # after half a minute
+    assert err == ""  # no bar: stderr is not a terminal
+    assert (tmp_path / "run" / "loss.png").stat().st_size > 1000  # an image
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
     assert RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model").tokenizer

@@ -1,4 +1,4 @@
-"""A program's log holds what we say, and nothing else: one process, as nohup or a CI runs it."""
+"""The log of a program without a terminal contains only our messages, as under nohup or in CI."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import keras
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow is what is not to be heard"
+    keras.backend.backend() != "tensorflow", reason="is about messages of TensorFlow"
 )
 PROGRAM = """
 import json, sys
@@ -26,7 +26,7 @@ for command in flags["commands"]:
 """
 OURS = re.compile(
     r"loaded|-- [\w-]+"
-    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, elapsed [\d:]+.*"  # where it takes half a minute
+    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, elapsed [\d:]+.*"  # if it takes half a minute
     r"|fine-tuning: 1 of 1 steps, elapsed [\d:]+.*"
     r"|predict: 24 texts, elapsed [\d:]+"
     r"|\S+/train.tsv: text in column text\."
@@ -36,7 +36,7 @@ OURS = re.compile(
 
 
 @pytest.mark.slow
-def test_a_log_file_holds_only_lines_of_ours(shallow, write_corpus, tmp_path):
+def test_a_log_file_contains_only_our_lines(shallow, write_corpus, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.txt", 40)
     train = tmp_path / "train.tsv"
     rows = [f"今天很好{'坏好'[i % 2] * (1 + i // 2)}\t{i % 2}\n" for i in range(24)]

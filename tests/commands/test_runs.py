@@ -1,4 +1,4 @@
-"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/training."""
+"""`roformer-tf runs` in a new process. What it computes is tested in tests/training."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path):
-    """run("runs/a", …) → exit code, what is on stdout and on stderr; in an empty folder."""
+    """run("runs/a", …) → exit code, stdout, stderr. Runs in an empty folder."""
 
     def call(*words, **environment):
         done = subprocess.run(
@@ -28,7 +28,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder with a run that is finished and one that is being written."""
+    """A folder with a finished run and an unfinished one."""
     for name, steps, rate in (("基线", 20, 0.001), ("slow", 400, 0.0001)):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)
@@ -67,7 +67,7 @@ def test_runs_are_compared_in_a_table(run):
     assert out == TABLE
 
 
-def test_it_fits_into_the_terminal(run, runs):
+def test_the_table_fits_into_the_terminal(run, runs):
     code, out, err = run("runs/slow", "runs/基线", COLUMNS="60")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 60
@@ -110,7 +110,7 @@ def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, pr
         ("settings.yaml", "steps: 3\nseed: [\n", "line 3, column 1"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed):
+def test_a_damaged_file_is_reported_with_its_line(run, runs, file, content, printed):
     (runs / "slow" / file).write_text(content)
     code, out, err = run("runs")
     assert (code, out) == (2, "")
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed
     assert printed in err
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(runs):
+def test_a_closed_pipe_is_not_an_error(runs):
     process = subprocess.Popen(
         [sys.executable, "-m", "roformer_tf", "runs", str(runs)],
         stdout=subprocess.PIPE,

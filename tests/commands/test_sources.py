@@ -1,4 +1,4 @@
-"""Each command opens the zip that it is given once, whatever it then reads of it."""
+"""Each command opens its zip once, whatever it reads from it."""
 
 import shutil
 import sys
@@ -10,30 +10,31 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.conversion import verify
 
-watched: list[str] | None = None
-"""While a test counts: every path that was opened."""
+opened_paths: list[str] | None = None
+"""All paths that were opened while a test counts, otherwise None."""
 
 
-def watch(event, arguments):
-    if watched is not None and event == "open" and isinstance(arguments[0], str | Path):
-        watched.append(str(arguments[0]))
+def record_opened_path(event, arguments):
+    if opened_paths is not None and event == "open" and isinstance(arguments[0], str | Path):
+        opened_paths.append(str(arguments[0]))
 
 
-sys.addaudithook(watch)  # sees every way in which Python opens a file; no hook can be removed
+# It detects every way to open a file in Python, and cannot be removed again.
+sys.addaudithook(record_opened_path)
 
 
 @pytest.fixture
 def opened():
-    """opened(path) → how often the file was opened since the test began."""
-    global watched
-    watched = []
-    yield lambda path: watched.count(str(path))
-    watched = None
+    """opened(path) → how often the file was opened in this test."""
+    global opened_paths
+    opened_paths = []
+    yield lambda path: opened_paths.count(str(path))
+    opened_paths = None
 
 
 @pytest.fixture
 def files(released, tmp_path, monkeypatch):
-    """The working directory, with a zip, a corpus, labelled examples and words."""
+    """Fill the working directory with zips, a corpus, labelled examples and words."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(released("word"), "x.zip")
     shutil.copy(released("word"), "y.zip")
@@ -45,7 +46,7 @@ def files(released, tmp_path, monkeypatch):
 
 
 def other_library(against, folder, scratch, options):
-    """In place of one that runs: it computes something else than we do."""
+    """A fake run of the other library, with outputs that differ from ours."""
     assert any(folder.iterdir())
     shape = np.load(scratch / "inputs.npz")["token_ids"].shape
     np.savez(scratch / "outputs.npz", embeddings=np.zeros((*shape, 32)))
@@ -67,7 +68,7 @@ PRETRAIN = f"pretrain {PREPARE} --init-from x.zip --steps 1 --batch-size 2 --pre
         ("checkpoints convert x.zip new --to own", 0),
         ("checkpoints vocabulary x.zip new --to own --add words.txt", 0),
         ("checkpoints average x.zip y.zip --output new", 0),
-        ("checkpoints verify x.zip --against bert4keras", 1),  # that there is a difference
+        ("checkpoints verify x.zip --against bert4keras", 1),  # because there is a difference
         ("checkpoints verify x.zip --against transformers", 1),
     ],
 )

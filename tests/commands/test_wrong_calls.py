@@ -1,4 +1,4 @@
-"""Wrong calls, each with the one line that is printed: in flag names, and what to do."""
+"""Wrong calls, each with its one-line message, which names flags and a remedy."""
 
 import shutil
 
@@ -93,7 +93,7 @@ def test_a_chinese_locale_gets_chinese_lines(call, released, tmp_path, monkeypat
     assert IN_CHINESE[call] in line
 
 
-def test_only_one_label_is_refused_in_the_language_asked_for(
+def test_a_single_label_is_refused_in_the_requested_language(
     released, tmp_path, monkeypatch, capsys
 ):
     shutil.copy(released("char"), tmp_path / "released.zip")

@@ -1,4 +1,4 @@
-"""Checkpoints of every family, converted from layout to layout."""
+"""Fixtures with checkpoints of every family, converted between layouts."""
 
 from functools import cache
 from itertools import pairwise
@@ -13,9 +13,9 @@ from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 
 @pytest.fixture(scope="session")
 def converted(released, tmp_path_factory):
-    """converted("word") → its zip, taken through our own format and a Hugging Face folder.
+    """A function that converts a family's zip to our format, Hugging Face's, and back to TF1.
 
-    A dict of paths: "start", "own", "huggingface", and "tf1", a zip again.
+    It returns the paths: "start" (the released zip), "own", "huggingface" and "tf1" (a zip).
     """
 
     @cache
@@ -37,7 +37,7 @@ def converted(released, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def tensors_in():
-    """tensors_in(path) → every tensor of a checkpoint, by its name in the file."""
+    """A function that returns every tensor of a checkpoint by its name in the file."""
 
     def read(path):
         if (path / "model.safetensors").exists():

@@ -1,4 +1,4 @@
-"""`checkpoints average`: means as NumPy has them, what goes with them, what is refused."""
+"""`checkpoints average`: means compared with NumPy, files copied with them, and refusals."""
 
 import json
 import logging
@@ -19,12 +19,15 @@ from tests.support.random_model import save_random_models
 
 WEIGHTS = "model.safetensors"
 TABLE = "roformer.encoder.embed_positions.weight"
-"""Which transformers wants in the file: it is no weight, and the same in all models."""
+"""A constant that transformers requires in the file. It is not a weight."""
 
 
 @pytest.fixture
 def own(released, tmp_path):
-    """own("char", "a", noise=0.1) → a folder of that family, its weights as far from the zip's."""
+    """A function that converts a family to a folder, and adds noise to its weights.
+
+    noise is the standard deviation relative to that of each tensor.
+    """
 
     def make(family, name, noise=0.0, dtype=None):
         folder = tmp_path / name
@@ -120,7 +123,7 @@ def test_distance_is_of_all_weights_and_by_the_firsts_norm():
     assert distance(arrays(x=[0]), arrays(x=[1])) == math.inf
 
 
-# What goes with them
+# Files copied with the mean
 
 
 def test_it_answers_as_the_task_of_all(tmp_path):
@@ -152,7 +155,7 @@ def test_of_gpt_models_it_is_written_down_that_they_are_causal(released, tmp_pat
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["attention_type"] == "causal"
 
 
-# What is refused
+# Refusals
 
 
 def other_size(folder, tmp_path):

@@ -1,4 +1,4 @@
-"""Other vocabularies: bert4keras' own recorded pruning, and means that NumPy computes anew."""
+"""Changed vocabularies, compared with bert4keras' recorded pruning and with means by NumPy."""
 
 import gzip
 import json
@@ -27,7 +27,7 @@ LAYOUTS = [("tf1", "new.zip"), ("tf1", "new"), ("huggingface", "new"), ("own", "
 
 @pytest.fixture
 def opened_with_tokenizer(released):
-    """opened_with_tokenizer("word") → its checkpoint, which stays open, and its tokenizer."""
+    """A function that returns an open checkpoint and its tokenizer."""
     from contextlib import ExitStack
 
     with ExitStack() as stack:
@@ -74,7 +74,7 @@ def test_all_else_stays_as_it_was(opened_with_tokenizer):
 
 
 def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
-    """Its ids except [MASK], which is always kept here."""
+    """A simplified vocabulary has bert4keras' tokens and [MASK], which we always keep."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller, kept, *_ = simplify(checkpoint, tokenizer)
     assert kept.tokenization == "char"
@@ -175,7 +175,7 @@ def test_a_vocabulary_with_gaps_is_refused(opened_with_tokenizer):
 
 @pytest.fixture
 def run(released, tmp_path, capsys):
-    """run("own", "new", add="a\\nb", …) → the target and what was printed."""
+    """A function that changes a vocabulary and returns the target and the printed text."""
 
     def change(to, name, source="word", **flags):
         if "add" in flags:
@@ -196,7 +196,7 @@ def run(released, tmp_path, capsys):
 
 @pytest.mark.parametrize(("to", "name"), LAYOUTS)
 def test_words_are_added_on_disk(to, name, run):
-    # Notepad begins a file with a byte order mark.
+    # Notepad writes a byte order mark at the start of a file.
     target, out = run(to, name, add="\ufeff阿里巴巴\n\n的\n机器学习\r\n")
     assert "2 words are new.\n1 are known or repeated: 的\n" in out
     assert "jieba does not split text into these words" in out

@@ -1,4 +1,4 @@
-"""From layout to layout: nothing is lost, and the libraries of the layouts read the results."""
+"""Conversion between layouts loses nothing, and the libraries of the layouts read the results."""
 
 import json
 import logging
@@ -30,7 +30,7 @@ from tests.support.random_model import save_random_models
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 SUPPORT = Path(__file__).parents[1] / "support"
-FAMILIES = {  # how bert4keras builds each
+FAMILIES = {  # arguments of bert4keras' build_transformer_model
     "word": {"with_mlm": "linear"},
     "char": {"with_mlm": "linear"},
     "gpt_char": {"with_mlm": "linear", "application": "lm"},
@@ -97,7 +97,7 @@ def test_own_and_huggingface_are_the_same_folder(family, converted):
     )
     assert names == rest
     assert names >= {"config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
-    for name in names - {"config.json"}:  # whose keys may change places
+    for name in names - {"config.json"}:  # its keys may be in another order
         assert (own / name).read_bytes() == (other / name).read_bytes()
     ours, theirs = (json.loads((path / "config.json").read_text()) for path in (own, other))
     assert ours == theirs
@@ -107,7 +107,7 @@ def test_own_and_huggingface_are_the_same_folder(family, converted):
     ("family", "theirs"), [("word", "hf_word"), ("char", "hf_char"), ("v2_char", "hf_v2_char")]
 )
 def test_tensors_are_those_that_huggingface_has(family, theirs, converted, released, tensors_in):
-    """What transformers and JunnYu's package saved of the same weights."""
+    """Our tensors equal those saved by transformers and JunnYu's package from the same weights."""
     ours, want = tensors_in(converted(family)["huggingface"]), tensors_in(released(theirs))
     constant = {n for n in ours.keys() | want.keys() if IGNORED.fullmatch(n)}
     assert ours.keys() - constant == want.keys() - constant
@@ -137,7 +137,7 @@ def test_the_class_of_transformers_is_the_one_with_its_heads(
     assert config["is_decoder"] is writes
     recorded = "causal" if writes else flags.get("attention_type")
     assert RoFormerConfig.from_file(target / "config.json").attention_type == recorded
-    # Where a text begins and ends, in the lines of vocab.txt: 101 and 102 of this family.
+    # The ids of [CLS] and [SEP] in this family's vocab.txt.
     ids = {"bos_token_id": 101, "eos_token_id": 102, "pad_token_id": 0}
     assert (ids.items() <= config.items()) is writes
     file = target / "generation_config.json"
@@ -154,7 +154,7 @@ def test_v2_says_who_reads_it(converted):
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_path, capsys):
     small = run(released("char"), tmp_path / "small", to, dtype=dtype)
-    bound = {"float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2  # values reach 2
+    bound = {"float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2  # values are up to 2
     actual = float(capsys.readouterr().out.split("difference: ")[1].split(",")[0])
     assert 0 < actual <= bound
     kept = run(small, tmp_path / "kept", "own" if to == "tf1" else "tf1")
@@ -225,7 +225,7 @@ def test_a_form_is_kept_or_refused_and_never_dropped(form, named, refusing, styl
         run(tmp_path / "model", target, to)
         again = RoFormerForMaskedLM.from_pretrained(target)
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(again(ids)), want)
-        # in a file pairs lie side by side, whatever the model has; the other style reads the same
+        # Files always have the interleaved order, so the other style gives the same outputs.
         other = {"interleaved": "half", "half": "interleaved"}[style]
         turned = RoFormerForMaskedLM.from_pretrained(target, rotary_style=other)
         actual = keras.ops.convert_to_numpy(turned(ids))
@@ -279,7 +279,7 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
 
 
 def against(recorded, outputs):
-    """Name, difference and bound of each output that was recorded."""
+    """Yield name, difference and bound of each recorded output."""
     real = recorded["token_ids"] != 0
     states = [v for k, v in outputs.items() if k.startswith("layer_")]
     if "hidden" in recorded:
@@ -299,7 +299,7 @@ def against(recorded, outputs):
             yield "logits", np.abs(got - recorded[f"{head}_logits"]).max(), 2e-5
 
 
-# --- What is refused ---------------------------------------------------------------------------
+# --- Refusals and warnings ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -372,7 +372,10 @@ def test_weights_without_a_vocabulary_are_converted_with_a_warning(
 
 
 def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, caplog):
-    """Released ones are known by their names; this one could be anything."""
+    """A GPT-like name gives a warning if the attention type is unknown.
+
+    Released GPT models are recognized by their names, but this name is ambiguous.
+    """
     folder = unpacked("gpt_char").rename(tmp_path / "roformer_gpt_mine")
     run(folder, tmp_path / "silent", "huggingface")
     (line,) = caplog.messages
@@ -405,7 +408,7 @@ def test_settings_that_the_released_layout_cannot_store_are_reported(released, t
     assert "tokenization='char' and lower_case=False" in caplog.text
 
 
-# --- What goes with the weights ------------------------------------------------------------------
+# --- Files copied with the weights ---------------------------------------------------------------
 
 
 @pytest.mark.parametrize("to", ["own", "huggingface"])
@@ -419,9 +422,9 @@ def test_a_fine_tuned_model_still_answers(to, tmp_path):
     )
     assert actual["label"] == want["label"]
     assert actual["scores"] == pytest.approx(want["scores"], abs=2e-3)
-    assert actual["scores"] != want["scores"]  # it is the other model that answers
+    assert actual["scores"] != want["scores"]  # the scores are of the rounded model
     assert load_task(tmp_path / "half") == load_task(folder)
-    assert not (tmp_path / "half" / "modules.json").exists()  # it gives no vectors
+    assert not (tmp_path / "half" / "modules.json").exists()  # it is not an embedding model
 
 
 def test_a_fine_tuned_model_with_more_words_still_answers(tmp_path):

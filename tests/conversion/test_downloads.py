@@ -1,4 +1,4 @@
-"""`checkpoints list` and `checkpoints download`: what they print."""
+"""The output of `checkpoints list` and `checkpoints download`."""
 
 import os
 
@@ -46,7 +46,7 @@ def test_what_is_here_is_shown_with_its_size(cache, tmp_path):
         absent = rows().keys() - {MINI, FILE[:-4]}
         assert all(rows()[name].endswith(" -") for name in absent)
         (folder / FILE).touch()
-        os.truncate(folder / FILE, size)  # sparse
+        os.truncate(folder / FILE, size)  # a sparse file
         place = "in the cache" if folder == cache else "in checkpoints/"
         assert rows()[FILE[:-4]].endswith(f"  {place}, {size // 1_000_000} MB")
 

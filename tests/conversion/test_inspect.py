@@ -1,4 +1,4 @@
-"""What `checkpoints inspect` prints, held to what the files hold."""
+"""The output of `checkpoints inspect`, compared with the files."""
 
 import re
 
@@ -14,7 +14,7 @@ from roformer_tf.errors import InputError
 
 @pytest.fixture
 def lines(capsys):
-    """lines(source) → what is printed of a checkpoint."""
+    """A function that inspects a checkpoint and returns the printed lines."""
 
     def run(source, **flags):
         inspect(InspectConfig(source=str(source), **flags))
@@ -24,12 +24,12 @@ def lines(capsys):
 
 
 def facts(lines):
-    """The lines above the table, by their first word."""
+    """Return the lines above the table by their first word."""
     return dict(line.split(maxsplit=1) for line in lines[: lines.index("")])
 
 
 def tensors(lines):
-    """name → (shape, dtype, [min, max, mean, deviation])."""
+    """Return {name: (shape, dtype, [min, max, mean, deviation])} of the table."""
     row = re.compile(r"(\S+) +\[([\d, ]+)\] +(\S+)" + r" +(\S+)" * 4)
     actual = [match for line in lines if (match := row.fullmatch(line))]
     return {

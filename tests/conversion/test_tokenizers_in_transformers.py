@@ -1,4 +1,4 @@
-"""What transformers and tokenizers alone make of our exports: the ids, and why some differ."""
+"""Token ids of our exports in transformers and in tokenizers, and the known differences."""
 
 import gzip
 import json
@@ -25,7 +25,7 @@ def has_character(test):
     return lambda text: any(map(test, text))
 
 
-KINDS = {  # why ids differ: the texts that have it
+KINDS = {  # reason of a difference → condition on the text
     "a surrogate": has_character(lambda c: unicodedata.category(c) == "Cs"),
     "a literal special token": re.compile(r"\[(PAD|UNK|CLS|SEP|MASK)\]").search,
     "a final sigma": has_character(lambda c: c == "Σ"),
@@ -43,7 +43,7 @@ KINDS = {  # why ids differ: the texts that have it
 
 @pytest.fixture(scope="module")
 def exported(released, tmp_path_factory):
-    """exported("word") → our tokenizer, and the folder that it was exported to."""
+    """A function that returns our tokenizer of a family and the folder of its export."""
 
     @cache
     def load(family):
@@ -57,7 +57,7 @@ def exported(released, tmp_path_factory):
 
 @pytest.fixture
 def count_differences(exported, transformers, capsys):
-    """Count the texts whose ids differ, by kind, and print the counts."""
+    """A function that counts texts with different ids by reason, and prints the counts."""
 
     def count(family, texts, title):
         ours, folder = exported(family)
@@ -78,7 +78,7 @@ def count_differences(exported, transformers, capsys):
 def ids_of(tokenizer, text):
     try:
         return tokenizer(text)["input_ids"]
-    except TypeError:  # it takes no surrogates
+    except TypeError:  # surrogates are not supported
         return None
 
 
@@ -115,7 +115,10 @@ def test_tokenizers_alone_gives_the_ids_of_char_level_vocabularies(exported, tho
 
 
 def test_no_tokenizer_json_is_written_that_could_not_hold_jieba(exported, thousand, capsys):
-    """The nearest that the format has: the likeliest path by jieba's own frequencies (Unigram)."""
+    """No tokenizer.json is written for words, because the format cannot represent jieba.
+
+    The closest model is Unigram with jieba's frequencies, which gives other ids for many sentences.
+    """
     import jieba
     from tokenizers import Tokenizer
 
@@ -143,6 +146,6 @@ def test_strange_texts_differ_only_in_known_ways(family, count_differences):
     counts = count_differences(family, texts, "strange texts")
     assert counts["unexplained"] == 0
     assert 10 < sum(counts.values()) < 0.25 * len(texts)
-    # The others are of transformers' own RoFormerTokenizer, which reads no file of ours.
+    # These kinds occur only with transformers' RoFormerTokenizer, used for words.
     of_words = ("private use", "a control or U+FFFD")
     assert any(counts[kind] for kind in of_words) == (family == "word")

@@ -1,4 +1,4 @@
-"""Ours against other libraries that really run; what they compute is recorded elsewhere too."""
+"""`checkpoints verify` compares our outputs with those of other libraries, run in the test."""
 
 import dataclasses
 from importlib.util import find_spec
@@ -37,7 +37,7 @@ def run(source, against, **flags):
 
 @pytest.fixture
 def outputs(capsys):
-    """outputs() → what the table that was printed last says, by output."""
+    """A function that returns the differences in the printed table by output."""
 
     def read():
         lines = [line.split() for line in capsys.readouterr().out.splitlines()]
@@ -49,7 +49,7 @@ def outputs(capsys):
 
 @pytest.fixture
 def installed(monkeypatch):
-    """Both libraries seem to be there."""
+    """Make both libraries appear to be installed."""
     monkeypatch.setattr(module, "find_spec", lambda name: True)
 
 
@@ -126,7 +126,7 @@ def test_a_changed_bias_is_found_in_its_layer(
 @pytest.mark.parametrize(
     "changes",
     [
-        {},  # drawn with a deviation of 0.02: variances near 1e-3, where ε shows
+        {},  # with std 0.02, variances are about 1e-3, so the value of ε matters
         {"hidden_act": "gelu_new"},
         {"rotary_style": "half"},
         {"embedding_size": 16, "layer_norm_eps": 1e-9},
@@ -170,7 +170,7 @@ def test_what_the_other_library_says_is_shown_when_it_fails(released, tmp_path, 
     [
         ("word", {}),
         ("char", {}),
-        ("gpt_char", {}),  # causal by its name
+        ("gpt_char", {}),  # causal because of its name
         ("gpt_char", {"attention_type": "bidirectional"}),
         ("sim_char", {}),
         ("word_project", {}),
@@ -207,7 +207,10 @@ def test_sentences_are_short_and_long_and_pairs(released):
 
 
 def test_ours_are_the_recorded_outputs(released, recorded):
-    """Not only the same as another library's, which might be fed the same wrong input."""
+    """Our outputs equal recorded ones.
+
+    A comparison with another library alone would miss an error in the shared input.
+    """
     arrays = recorded("sim_char")
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
     with OpenedSource(released("sim_char")) as source:
@@ -227,7 +230,7 @@ def test_only_real_tokens_and_common_outputs_are_compared():
     theirs = {"layer_0": np.zeros((2, 3, 4)), "pooled": np.zeros((2, 4)), "more": np.ones(1)}
     theirs["layer_0"][0, 2] = theirs["layer_0"][1, 2] = 9  # padding
     assert differences(ours, theirs, token_ids) == {"layer_0": 0, "pooled": 0}
-    theirs["layer_0"][0, 0, 1] = 0.5  # id 0, but the first
+    theirs["layer_0"][0, 0, 1] = 0.5  # id 0 in the first position is not padding
     theirs["pooled"][1, 1] = np.nan
     assert differences(ours, theirs, token_ids) == {"layer_0": 0.5, "pooled": np.inf}
 
@@ -251,7 +254,7 @@ def test_the_first_difference_beyond_its_bound_is_named(largest, first, capsys):
     assert capsys.readouterr().out.count("\n") == 1 + len(largest)
 
 
-# --- What is refused ---------------------------------------------------------------------------
+# --- Refusals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Corpora like news, made from the words of a fixture vocabulary."""
+"""Random corpora with the lengths of news, made from the words of a fixture vocabulary."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,10 @@ def vocab_file():
 
 @pytest.fixture(scope="session")
 def write_news():
-    """write_news(path, documents, seed=0) → the texts, whose lengths spread as those of news."""
+    """A function that writes random documents with the length distribution of news.
+
+    write_news(path, documents, seed=0) returns the texts.
+    """
     words = [t for t in read_vocabulary(VOCABULARY) if t.isalpha() and t[0] >= "\u4e00"]
 
     def write(path, documents, seed=0):

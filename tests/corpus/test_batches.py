@@ -24,7 +24,10 @@ COMMON = {"objective": MaskedTokens(MASK, RANDOM)}
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory):
-    """Rows of a document each; row i begins with a word, too long to mask, of tokens 10 + i."""
+    """Rows of one document each. Row i starts with a word of tokens 10 + i, too long to be masked.
+
+    So the second token identifies the row, even in a masked batch.
+    """
     folder = tmp_path_factory.mktemp("rows")
     words = np.concatenate([[0] * 4, np.arange(1, LENGTH - 2 - 3)])
     arrays = []
@@ -46,7 +49,7 @@ def training(rows, batch_size=3, seed=0, **settings):
 
 
 def numbers(batch):
-    """Which rows a batch holds."""
+    """Return the indices of the rows in a batch."""
     return [int(i) - 10 for i in batch[0]["token_ids"][:, 1]]
 
 
@@ -94,7 +97,7 @@ def test_every_epoch_has_every_row_once_and_an_order_of_its_own(rows, batch_size
 
 def test_another_seed_gives_other_orders(rows):
     orders = [tuple(numbers(training(rows, ROWS, seed)[e])) for seed in range(3) for e in range(3)]
-    assert len(set(orders)) == 9  # in particular, epoch 1 of seed 0 is not epoch 0 of seed 1
+    assert len(set(orders)) == 9  # for example, epoch 1 of seed 0 differs from epoch 0 of seed 1
 
 
 def test_masks_are_fresh_in_every_epoch_and_do_not_depend_on_the_batch(rows):
@@ -168,7 +171,7 @@ def test_a_batch_that_processes_cannot_share_is_refused(rows):
 
 
 def test_mixed_corpora_come_in_their_shares_with_fresh_masks_in_every_pass(rows):
-    mixing = MixingConfig({"news": 10, "wiki": 1})  # 4 rows of one, 7 of the other
+    mixing = MixingConfig({"news": 10, "wiki": 1})  # news has 4 rows, wiki 7
     batches = training(rows, ROWS, mixing=mixing)
     epochs = [numbers(batches[step]) for step in range(7)]
     assert [sum(number < 4 for number in epoch) for epoch in epochs] == [10] * 7
@@ -238,7 +241,7 @@ def test_evaluation_does_not_depend_on_the_batch_size(rows):
         ({"news": 4, "wiki": 7}, 11, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
         ({"news": 4, "wiki": 8}, 3, {"news": [0], "wiki": [4, 8]}),
         ({"news": 97, "wiki": 2, "law": 1}, 4, {"news": [0, 48], "wiki": [97], "law": [99]}),
-        ({"news": 97, "wiki": 2, "law": 1}, 2, {"news": [0, 48]}),  # too few for one of each
+        ({"news": 97, "wiki": 2, "law": 1}, 2, {"news": [0, 48]}),  # 2 rows for 3 corpora
         ({"": 10}, 4, {"": [0, 2, 5, 7]}),
         ({}, 4, {}),
     ],
@@ -250,7 +253,7 @@ def test_a_sample_is_even_over_the_corpora_and_in_each(corpora, most, sample):
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 8])
 def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
-    """With the masks that its rows have among all."""
+    """A sample is evaluated with the masks of the full evaluation, for every batch size."""
     chosen = [0, 3, 4, 7, 9]
     everything = held_out_batches(rows, batch_size=ROWS, seed=0, **COMMON)[0]
     batches = held_out_batches(rows, batch_size=batch_size, seed=0, numbers=chosen, **COMMON)
@@ -313,7 +316,7 @@ def test_without_rows_there_is_nothing_to_train_on(rows):
     assert list(held_out_batches(empty, batch_size=2, seed=0, **COMMON)) == []
 
 
-@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, after each evaluation
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras warns at each evaluation
 @pytest.mark.slow
 def test_fit_takes_the_batches(rows):
     keras = pytest.importorskip("keras")

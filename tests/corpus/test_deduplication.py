@@ -28,7 +28,7 @@ def plain(text):
 
 
 def similarity(first, second):
-    """Exact Jaccard similarity of the sets of five characters in a row."""
+    """Return the exact Jaccard similarity of the sets of character 5-grams."""
     texts = plain(first), plain(second)
     sets = [{text[i : i + 5] for i in range(max(1, len(text) - 4))} for text in texts]
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
@@ -39,7 +39,7 @@ def repeated(marks, is_repeated):
 
 
 def variants(seed, families=12, members=6, length=400):
-    """Texts in some families, whose members differ in more and more characters."""
+    """Return texts in families whose members differ in more and more characters."""
     rng = np.random.default_rng(seed)
     characters = [chr(0x4E00 + i) for i in range(3_000)]
     texts = []
@@ -69,14 +69,14 @@ def test_near_finds_what_is_similar_and_keeps_what_is_not(seed, wanted):
     assert len(kept) > 12
     for i, text in enumerate(texts):
         most = max((similarity(text, texts[j]) for j in kept if j < i), default=0)
-        assert most > wanted - 0.16 if i in actual else most < wanted + 0.16  # four sigma
+        assert most > wanted - 0.16 if i in actual else most < wanted + 0.16  # 4 sigma
 
 
 @given(few_texts)
 def test_near_finds_what_exact_does(texts):
     actual = repeated(near_marks(texts), find_near(0.8))
     assert set(actual) >= set(repeated(exact_marks(texts), find_exact()))
-    for i in actual:  # so short that a different character makes a different set
+    for i in actual:  # in such short texts, one other character gives other 5-grams
         assert plain(texts[i]) in [plain(text) for text in texts[:i]]
 
 
@@ -93,11 +93,14 @@ def test_signatures_estimate_the_similarity():
     alike = (exact > 0.1) & (exact < 0.9)
     assert alike.sum() > 50
     assert abs(np.mean((estimated - exact)[alike])) < 0.02
-    assert np.abs(estimated - exact).max() < 0.18  # four sigma of a share of 128
+    assert np.abs(estimated - exact).max() < 0.18  # 4 sigma of a proportion of 128
 
 
 def test_an_excluded_document_does_not_make_others_duplicates():
-    """In a chain each text is like the one before it; soon none is like the first."""
+    """Only kept documents count as originals.
+
+    In this chain each text is similar to the previous one, but soon not to the first.
+    """
     text = [chr(0x4E00 + i) for i in range(400)]
     chain = []
     for step in range(12):
@@ -136,7 +139,7 @@ def test_different_shingles_have_different_hashes_as_far_as_chance_allows():
     for text in (
         "".join(map(chr, range(0x4E00, 0x4E00 + 20_000))),
         "".join(chr(97 + i) for i in np.random.default_rng(1).integers(26, size=20_000)),
-        "".join(map(chr, range(0x4E00, 0x9000, 2))),  # no odd character
+        "".join(map(chr, range(0x4E00, 0x9000, 2))),  # only even code points
     ):
         hashes = duplicates._shingle_hashes(text, factors)
         assert hashes.dtype == np.uint32

@@ -383,11 +383,12 @@ def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
     assert peak < 3 << 20
 
 
-WIDE = {  # as Excel writes "Unicode text", and others
+WIDE = {  # UTF-16 with a byte order mark, like Excel's "Unicode text"
     "little": lambda text: b"\xff\xfe" + text.encode("utf-16-le"),
     "big": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
 }
-UP_AND_ONE = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]  # 0A 4E, 4E 00, surrogates
+# 上 and 一 contain the bytes 0A and 00; the last text has surrogates.
+UP_AND_ONE = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]
 
 
 @pytest.mark.parametrize("encode", WIDE.values(), ids=WIDE)
@@ -407,7 +408,7 @@ def test_utf_16_is_read_as_its_writer_meant_it(tmp_path, encode, texts, name):
 
 def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
     lines = ["好", "?", "上", "末"]
-    content = "\n".join(lines).encode("utf-16").replace(b"?\0", b"\0\xd8")  # half of a character
+    content = "\n".join(lines).encode("utf-16").replace(b"?\0", b"\0\xd8")  # a lone surrogate
     (tmp_path / "a.txt").write_bytes(content + b"x")
     documents, report = read(tmp_path / "a.txt")
     assert documents == ["好", "上"]
@@ -497,11 +498,11 @@ def test_an_encoding_that_is_named_is_not_guessed(tmp_path):
 
 
 class PayloadError(Exception):
-    """As those of network libraries, of no kind that Python knows."""
+    """An error like those of network libraries, which is not an OSError."""
 
 
 class BrokenOff(io.BytesIO):
-    """A connection that ends at a place."""
+    """A connection that breaks off after 30,000 bytes."""
 
     def read(self, size=-1):
         if self.tell() + max(0, size) > 30_000:
@@ -511,7 +512,7 @@ class BrokenOff(io.BytesIO):
 
 @pytest.fixture
 def broken_off(monkeypatch):
-    """broken_off(url, error): from now on, reading it past 30,000 bytes raises that."""
+    """A function that makes reading a URL past 30,000 bytes raise this error."""
     opened = streams._opened
 
     def spoil(url, error):

@@ -14,7 +14,7 @@ from roformer_tf.tokenizers.padding import check_length
 
 
 class Manual:
-    """A pool whose items are done when the test finishes them."""
+    """A pool whose items are finished by the test."""
 
     def __init__(self, room):
         self.size = room
@@ -38,11 +38,11 @@ def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
     assert read == [0, 1, 2, 3], "no more is read than there is room for"
     assert next(results) == (1, 1)
     assert read == [0, 1, 2, 3, 4]
-    manual.size = 6  # workers came
+    manual.size = 6  # workers joined
     threading.Timer(0.05, manual.do, (4, 5, 6, 7)).start()
     assert next(results) == (2, 2)
     assert len(read) == 8
-    manual.size = 1  # and went
+    manual.size = 1  # and left
     assert [next(results) for _ in range(5)] == [(n, n) for n in range(3, 8)]
     assert len(read) == 8
     threading.Timer(0.05, manual.do, (8,)).start()
@@ -57,7 +57,7 @@ def opened(engine, task, folder, scheduler=None):
 
 @pytest.fixture(scope="module")
 def scheduler():
-    """The address of a cluster of two workers, threads of this process."""
+    """The address of a cluster with two workers, which are threads of this process."""
     distributed = pytest.importorskip("distributed")
     sizes = {"n_workers": 2, "threads_per_worker": 1, "processes": False}
     place = {"host": "127.0.0.1", "protocol": "tcp", "dashboard_address": None}
@@ -131,7 +131,7 @@ def test_the_scheduler_may_be_an_environment_variable(scheduler, tmp_path, monke
 
 @pytest.fixture
 def closed_port():
-    """A port at which nobody listens."""
+    """A port without a listener."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]

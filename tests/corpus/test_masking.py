@@ -15,11 +15,14 @@ from roformer_tf.errors import InputError
 
 CLS, SEP, MASK = 1, 2, 3
 TEXT = np.arange(100, 200)  # ids of text
-RANDOM = np.arange(200, 300, dtype=np.int32)  # not ids of text, so that replaced tokens show
+RANDOM = np.arange(200, 300, dtype=np.int32)  # not in TEXT, so that replacements are recognizable
 
 
 def rows_of(word_sizes, length):
-    """Pack documents with words of these sizes: [[1, 2], [1]]; no two words alike in a row."""
+    """Return packed rows of documents with words of these sizes, such as [[1, 2], [1]].
+
+    Neighbouring tokens differ.
+    """
     tokens = [np.resize(TEXT, sum(sizes)) for sizes in word_sizes]
     sizes = [size for sizes in word_sizes for size in sizes]
     documents = Documents(
@@ -86,7 +89,7 @@ def test_a_word_has_one_fate(sizes, length):
 
 def test_the_shares_are_those_that_were_asked_for():
     row = rows_of([[1, 2, 1, 1, 3, 1] * 60], 512)[0]
-    words, tokens = np.zeros(3), 0  # masked, replaced, kept
+    words, tokens = np.zeros(3), 0  # words that are masked, replaced, kept
     for number in range(3_000):
         masked = mask(row, predictions_per_row(512, 0.15), (0, 0, number))
         used = int(masked.weights.sum())
@@ -97,7 +100,7 @@ def test_the_shares_are_those_that_were_asked_for():
         replaced = after >= RANDOM[0]
         words += [np.sum(after == MASK), np.sum(replaced), np.sum((after != MASK) & ~replaced)]
     assert abs(tokens / 3_000 / np.count_nonzero(row[2]) - 0.15) < 0.001
-    np.testing.assert_allclose(words / words.sum(), [0.8, 0.1, 0.1], atol=0.003)  # over 4 sigma
+    np.testing.assert_allclose(words / words.sum(), [0.8, 0.1, 0.1], atol=0.003)  # > 4 sigma
 
 
 def test_every_word_and_every_replacement_has_its_chance():
@@ -108,7 +111,7 @@ def test_every_word_and_every_replacement_has_its_chance():
         chosen[masked.positions] += 1
         replacements += masked.token_ids[masked.positions].tolist()
     assert chosen[0] == chosen[63] == 0
-    np.testing.assert_allclose(chosen[1:63] / 6_000, 9 / 62, atol=0.02)  # over 4 sigma
+    np.testing.assert_allclose(chosen[1:63] / 6_000, 9 / 62, atol=0.02)  # > 4 sigma
     assert set(replacements) == set(RANDOM.tolist())
     np.testing.assert_allclose(np.bincount(replacements)[200:] / 54_000, 0.01, atol=0.002)
 
@@ -135,7 +138,7 @@ def test_a_row_is_masked_the_same_whatever_is_in_its_batch():
 def test_masking_leaves_its_input_alone():
     rows = rows_of([[1, 2, 1] * 9], 32)
     before = rows.copy()
-    rows.flags.writeable = False  # as the rows of a memory map
+    rows.flags.writeable = False  # like the rows of a memory map
     mask(rows[0])
     np.testing.assert_array_equal(rows, before)
 

@@ -20,7 +20,7 @@ weights = st.floats(1e-3, 1e3)
 
 @st.composite
 def mixtures(draw):
-    """Rows of each corpus, and how to mix them."""
+    """A strategy for the number of rows of each corpus and a mixing config."""
     rows = draw(corpora)
     if draw(st.booleans()):
         return rows, MixingConfig({name: draw(weights) for name in draw(st.permutations([*rows]))})
@@ -28,14 +28,14 @@ def mixtures(draw):
 
 
 def parts_of(rows, config):
-    """Exact, as far as floats are."""
+    """Return the weight of each corpus as a fraction."""
     if config.corpus_weights:
         return [Fraction(config.corpus_weights[name]) for name in rows]
     return [Fraction(math.exp(math.log(n) / config.corpus_temperature)) for n in rows.values()]
 
 
 def corpus_of(rows, row):
-    """Which corpus a row is of, and its number there."""
+    """Return the corpus of a row and the row's index in it."""
     for name, count in rows.items():
         if row < count:
             return name, row
@@ -132,7 +132,10 @@ def test_a_row_is_never_twice_in_the_same_pass(mixture, seed, epochs):
 
 @given(mixtures(), st.integers(0, 2**40), st.integers(0, 10**12))
 def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch):
-    """By another road: the passes of each corpus, counted out."""
+    """An epoch continues each corpus after the rows of the previous epoch.
+
+    The reference counts the passes over each corpus directly.
+    """
     rows, config = mixture
     total, shares = sum(rows.values()), epoch_rows(rows, config)
     row_at = endless_order(rows, config, seed)
@@ -148,7 +151,10 @@ def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch)
 
 
 def test_a_corpus_with_a_small_share_is_not_walked_through_in_its_own_order():
-    """Its last files count in a run of less than a pass, too; and no two passes are alike."""
+    """A corpus with a small share is shuffled, so that a partial pass also has its last rows.
+
+    Passes have different orders.
+    """
     row_at = endless_order({"a": 1000, "b": 1000}, MixingConfig({"a": 1, "b": 9}), seed=0)
     epochs = [[row_at(2000 * epoch + i) for i in range(2000)] for epoch in range(10)]
     own = [[row for row, _ in epoch if row < 1000] for epoch in epochs]

@@ -20,7 +20,7 @@ LENGTH = 16
 
 @pytest.fixture
 def rows():
-    """Packed rows of documents of 1 to 14 tokens, whose ids tell the document and the place."""
+    """Packed rows of documents of 1 to 14 tokens; an id encodes the document and the position."""
     sizes = np.random.default_rng(0).integers(1, LENGTH - 1, 40)
     ids = np.concatenate([100 * (i + 1) + np.arange(size) for i, size in enumerate(sizes)])
     documents = Documents(ids, np.arange(len(ids)), np.cumsum([0, *sizes]))
@@ -55,7 +55,7 @@ def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
         np.testing.assert_array_equal(labelled, inputs["token_ids"][row][own][1:])
         assert labelled[-1] == SEP
         several += document > 1
-    assert several > 10  # documents in one sequence, whose labels do not mix
+    assert several > 10  # rows with several documents do occur
     assert CLS not in labels
     assert (weights.sum(1) == (rows[:, 1] > 0).sum(1) - rows[:, 1].max(1)).all()
 

@@ -16,7 +16,7 @@ FIRST = 10  # tokens are numbered from here, so each identifies its position
 
 
 def documents_of(word_sizes):
-    """Documents from the sizes of their words: [[1, 2], [1]] → tokens 10 11 12, and 13."""
+    """Return documents with words of these sizes; [[1, 2], [1]] has tokens 10 11 12, and 13."""
     words = [np.repeat(np.arange(len(sizes)), sizes) for sizes in word_sizes]
     bounds = np.cumsum([0, *map(len, words)])
     tokens = np.arange(FIRST, FIRST + bounds[-1])
@@ -24,12 +24,12 @@ def documents_of(word_sizes):
 
 
 def tokens_of(documents):
-    """The tokens of each document."""
+    """Return the tokens of each document."""
     return [list(range(FIRST + a, FIRST + b)) for a, b in pairwise(documents.bounds.tolist())]
 
 
 def chunks_of(rows):
-    """The chunks of rows, without the code under test: [(row, tokens, words), …]."""
+    """Return the chunks of rows, [(row, tokens, words), …], without the code under test."""
     actual = []
     for number, (tokens, documents, words) in enumerate(rows.tolist()):
         used = sum(d > 0 for d in documents)
@@ -108,16 +108,16 @@ def test_rows_are_filled_by_as_many_cuts_as_that_takes(word_sizes, length, fill)
     if whole.size and np.mean(whole[:, 1] > 0) >= fill:
         np.testing.assert_array_equal(rows, whole)
     assert len(rows) <= len(whole)
-    # a row that is filled takes one cut, and one row at most is left half broken up
+    # Filling a row takes one cut, and at most one row is broken up only partly.
     assert len(chunks) - len(chunks_of(whole)) <= len(rows)
     starts = Counter(bisect_right(documents.bounds, tokens[0] - FIRST) for _, tokens, _ in chunks)
     assert in_pieces == sum(count > 1 for count in starts.values())
 
 
 def test_the_largest_gaps_are_filled_first_and_no_more_than_asked_for():
-    documents = documents_of([[1] * size for size in (8, 7, 6, 5, 4)])  # rows of ten, with specials
+    documents = documents_of([[1] * size for size in (8, 7, 6, 5, 4)])  # rows have 10 positions
     assert sorted(np.count_nonzero(rows_of(documents, 10)[:, 0], 1)) == [6, 7, 8, 9, 10]
-    # 4 tokens in their place of 6 go to the rows with 3, 2 and 1 places: 1 token fits into the 3
+    # The shortest row is broken up: the gap of 3 takes one of its tokens with [CLS] and [SEP].
     rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.8)
     assert (len(rows), in_pieces) == (5, 0)
     rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.81)
@@ -154,13 +154,13 @@ def test_rows_are_nearly_full_for_documents_as_long_as_news(length):
 
 
 def test_documents_of_awkward_lengths_are_cut_to_fill_rows():
-    """Of two out of three places each: no two of them go into one row."""
+    """Documents of two thirds of a row are cut, because no two of them fit into one row."""
     documents = documents_of([[1] * 340] * 300)
     assert np.mean(rows_of(documents, 512)[:, 1] > 0) < 0.67
     rows, in_pieces = pack(documents, 512, cls_id=CLS, sep_id=SEP, fill=0.99)
     assert np.mean(rows[:, 1] > 0) >= 0.99
     assert len(chunks_of(rows)) <= 300 + len(rows)
-    assert in_pieces <= 150  # every other one, which goes into two rows
+    assert in_pieces <= 150  # every second document, split over two rows
 
 
 @given(st.lists(st.integers(1, 30), max_size=100))

@@ -27,7 +27,7 @@ from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 @pytest.fixture
 def corpus(tmp_path, write_news, monkeypatch):
-    """Two files of news, which make a dozen parts; a namespace of what the tests need."""
+    """The folder of a small corpus that is prepared in a dozen parts, and its texts."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 5_000)
     folder = tmp_path / "corpus"
     folder.mkdir()
@@ -38,6 +38,8 @@ def corpus(tmp_path, write_news, monkeypatch):
 
 @pytest.fixture
 def configure(corpus, tmp_path, vocab_file):
+    """A function that returns the config of a preparation of the corpus."""
+
     def make(**changes):
         settings = {
             "corpus": (str(corpus[0] / "*"),),
@@ -61,7 +63,7 @@ def stamps(folder):
 
 
 def tokens_of(folder, split):
-    """All tokens of a split that are text, counted."""
+    """Count the text tokens of a split."""
     rows = np.stack(list(PreparedRows.open(folder, split)))
     return Counter(rows[:, 0][rows[:, 2] > 0].tolist())
 
@@ -102,7 +104,10 @@ def test_the_manifest_counts_what_is_there(configure):
 
 
 def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
-    """Two documents of two thirds of a row never go into one row."""
+    """Documents that fit into a row are cut only to fill rows.
+
+    No two of these documents, of two thirds of a row each, fit into one row.
+    """
     text = "的一是在不了有和人这中大为上个国我以要他" * 2
     (tmp_path / "alike.txt").write_text(40 * f"{text}\n", encoding="utf-8")
     alike = {"corpus": (str(tmp_path / "alike.txt"),), "held_out": 0.0, "tokenization": "char"}
@@ -111,13 +116,13 @@ def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
         for fill in (0.0, 0.99)
     ]
     assert [manifest["splits"]["train"]["documents"] for manifest in manifests] == [40, 40]
-    assert [manifest["rows"] for manifest in manifests] == [40, 27]  # 27 is as few as there can be
+    assert [manifest["rows"] for manifest in manifests] == [40, 27]  # 27 is the minimum
     assert [manifest["splits"]["train"]["cut"] for manifest in manifests] == [0, 13]
     assert manifests[0]["utilization"] < 0.7
-    assert manifests[1]["utilization"] >= 0.98  # one row is what is left
+    assert manifests[1]["utilization"] >= 0.98  # only the last row is not full
 
 
-@pytest.mark.quick_cases("choice0")  # and, with a vocabulary that is built, what follows below
+@pytest.mark.quick_cases("choice0")  # a later test covers a built vocabulary
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
 def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
     item = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
@@ -128,7 +133,7 @@ def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
 def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, capsys):
     folder = prepare(configure())
     before = stamps(folder)
-    monkeypatch.setattr(preparation, "PartWriter", None)  # any work would fail
+    monkeypatch.setattr(preparation, "PartWriter", None)  # preparing again would fail
     capsys.readouterr()
     assert prepare(configure(workers=2)) == folder
     assert stamps(folder) == before
@@ -206,7 +211,7 @@ def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
 
 
 def make_unfinished(folder):
-    """Take a finished folder back to where the manifest was missing, no part recorded."""
+    """Turn a finished folder into an unfinished one without a manifest and recorded parts."""
     settings = read_manifest(folder)["settings"]
     (folder / "unfinished").mkdir()
     (folder / "unfinished" / "settings.json").write_text(json.dumps(settings))
@@ -404,7 +409,7 @@ def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, toke
 
 
 def words_in(folder):
-    """Every word of the rows, spelled out, and its frequency."""
+    """Count the words of the rows, as text."""
     tokens = RoFormerTokenizer.from_pretrained(folder).tokens
     counts = Counter()
     for row in PreparedRows.open(folder):
@@ -462,9 +467,10 @@ def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_
 
 @pytest.fixture
 def web(tmp_path, write_news, monkeypatch):
-    """Two corpora, with menus, short and repeated documents; their entries, and a reference.
+    """Two corpora with menus, short and repeated documents: their entries and a reference.
 
-    The reference gives the documents that are to be left, with their corpora, in order.
+    The reference is a function that returns the documents remaining after filters, with their
+    corpora, in order.
     """
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 3_000)
     folder = tmp_path / "web"
@@ -473,8 +479,8 @@ def web(tmp_path, write_news, monkeypatch):
     wiki = write_news(folder / "source.jsonl", 20, seed=6)
     menu = "首页\n 新闻\n"
     news = [f"{menu}{text}\n首页\n\n新闻" for text in news] + ["短", "短 "] * 4
-    wiki[3:3] = [news[2], f" {wiki[0]}\n", unicodedata.normalize("NFKC", wiki[1])]  # the same
-    wiki[9:9] = [_altered(text) for text in (news[7], wiki[0])]  # nearly the same
+    wiki[3:3] = [news[2], f" {wiki[0]}\n", unicodedata.normalize("NFKC", wiki[1])]  # duplicates
+    wiki[9:9] = [_altered(text) for text in (news[7], wiki[0])]  # near duplicates
     wiki += [f"{wiki[-1]}\n{wiki[-1]}", *news[5:7]]
     assert len({is_held_out(text, 0.3) for text in news + wiki}) == 2
     for name, texts in (("b", news[:9]), ("a", wiki), ("c", news[9:])):
@@ -650,7 +656,7 @@ def test_duplicates_that_were_found_are_not_looked_for_again(configure, web, mon
         patch.setattr(preparation, stopped, stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(configure(**settings))
-    monkeypatch.setattr(preparation, "find_exact", None)  # looking for them would fail
+    monkeypatch.setattr(preparation, "find_exact", None)  # a second search would fail
     assert content(prepare(configure(**settings))) == want
 
 
@@ -669,11 +675,11 @@ def test_excluding_every_document_is_an_error(configure):
     assert not preparation.Path(configure().output).exists()
 
 
-# Corpora that are far away
+# Remote corpora
 
 
 class PayloadError(Exception):
-    """As aiohttp's, which is no OSError."""
+    """An error like aiohttp's, which is not an OSError."""
 
 
 @pytest.mark.parametrize(
@@ -686,8 +692,11 @@ class PayloadError(Exception):
 def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
     configure, corpus, write_news, tmp_path, monkeypatch, workers, error, choice, readings
 ):
-    """In the middle of the second file, when it is read the last time."""
-    for number in range(2):  # so long that the workers are done with some parts by then
+    """A broken connection does not lose finished parts.
+
+    It breaks in the middle of the second file, when that is read for the last time.
+    """
+    for number in range(2):  # long enough for the workers to finish some parts before
         write_news(corpus[0] / f"{number}.jsonl", 80, seed=number)
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
     storage = fsspec.filesystem("memory")

@@ -15,7 +15,7 @@ from roformer_tf.errors import InputError
 
 
 def prepared(folder, sizes, length=7, split="train"):
-    """Write shards of so many rows and a manifest; give the folder and all rows."""
+    """Write shards with these numbers of rows and a manifest; return the folder and all rows."""
     rng = np.random.default_rng(0)
     arrays = [rng.integers(1, 200, (size, 3, length)).astype(np.uint8) for size in sizes]
     entries = [
@@ -71,7 +71,7 @@ def test_the_rows_of_each_corpus_are_listed_in_order(tmp_path):
         vars(write_shard(tmp_path, f"{n}.npy", split, np.ones((n + 1, 3, 5), np.uint8), corpus))
         for n, (corpus, split) in enumerate(zip(corpora, ["train"] * 3 + ["held_out"], strict=True))
     ]
-    del entries[2]["corpus"]  # as it was before corpora had names
+    del entries[2]["corpus"]  # like older manifests, before corpora had names
     manifest = {"length": 5, "splits": {"train": {}, "held_out": {}}, "shards": entries}
     (tmp_path / "manifest.json").write_text(json.dumps(manifest))
     corpora = PreparedRows.open(tmp_path).corpora
@@ -136,7 +136,7 @@ def test_a_harmed_folder_is_refused_when_it_is_opened(tmp_path, harm, message):
 
 def of_another_shape(path):
     with path.open("wb") as file:
-        np.save(file, np.ones((2, 7, 3), np.uint8))  # as many bytes
+        np.save(file, np.ones((2, 7, 3), np.uint8))  # the same number of bytes
 
 
 def without_header(path):
@@ -155,10 +155,10 @@ def test_a_shard_of_another_kind_is_refused_when_it_is_opened(tmp_path, harm, me
 
 
 def test_who_reads_rows_parses_no_python(tmp_path, monkeypatch):
-    """Nor may a thread do so while another does, before Python 3.11.8."""
+    """Reading rows does not call ast.literal_eval, which is not thread-safe before 3.11.8."""
     folder, want = prepared(tmp_path, [2, 3])
     rows = PreparedRows.open(folder)
-    monkeypatch.setattr(ast, "literal_eval", None)  # which reads a header
+    monkeypatch.setattr(ast, "literal_eval", None)  # NumPy calls it to parse a header
     np.testing.assert_array_equal(np.stack(list(rows)), want)
 
 

@@ -1,4 +1,4 @@
-"""Windows of several lengths in which the same tokens are evaluated."""
+"""Windows of several lengths, for evaluating the same tokens in each."""
 
 import numpy as np
 from hypothesis import given
@@ -18,7 +18,7 @@ def test_every_token_is_scored_once_in_a_window_that_is_as_full_as_possible(size
 
 
 def documents(*sizes, first=100):
-    """Documents of so many tokens, numbered from `first` on, with words of two tokens."""
+    """Return documents of these sizes with words of two tokens; tokens count from `first`."""
     count = sum(sizes)
     return Documents(
         np.arange(first, first + count),

@@ -1,4 +1,4 @@
-"""Graphs that several tests of engines ask for."""
+"""Fixtures for tests of engines."""
 
 from importlib.util import find_spec
 
@@ -20,22 +20,25 @@ ENGINES = [
 
 @pytest.fixture(params=ENGINES)
 def engine(request):
-    """Each engine that writes graphs, where it is installed."""
+    """Each engine that runs graphs, if it is installed."""
     return request.param
 
 
 @pytest.fixture(scope="session")
-def rows_of():
-    """rows_of(batch, length, vocabulary) → int32 rows; some end in padding, one is empty."""
+def random_inputs():
+    """Return a function: random_inputs(batch, length, vocabulary) → int32 inputs.
 
-    def make(batch, length, vocabulary):
-        chance = np.random.default_rng([batch, length])
-        ids = chance.integers(1, vocabulary, (batch, length), "int32")
+    Some sequences end in padding, and the last is empty unless it is the only one.
+    """
+
+    def random(batch, length, vocabulary):
+        rng = np.random.default_rng([batch, length])
+        ids = rng.integers(1, vocabulary, (batch, length), "int32")
         segments = np.broadcast_to(np.arange(length) > length // 2, ids.shape).astype("int32")
         if batch > 1:
-            ids[-1] = 0  # an empty text
+            ids[-1] = 0  # an empty sequence
             for row in range(1, batch - 1):
-                ids[row, chance.integers(1, length + 1) :] = 0
+                ids[row, rng.integers(1, length + 1) :] = 0
         return {"token_ids": ids, "segment_ids": segments}
 
-    return make
+    return random

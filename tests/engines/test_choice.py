@@ -1,4 +1,4 @@
-"""Which engine and precision are taken, whatever this machine has."""
+"""Tests of the choice of engine and precision, with simulated hardware and packages."""
 
 import pytest
 
@@ -10,22 +10,22 @@ from roformer_tf.errors import InputError
 
 @pytest.fixture
 def machine(monkeypatch, automatic):
-    """machine("onnx", native=True) → only these engines are installed, bfloat16 is multiplied."""
+    """Return a function: machine("onnx", native=True) simulates engines and hardware."""
 
     monkeypatch.setattr(choice, "_automatic", automatic)
 
-    def have(*engines, native=False, accelerator=False):
+    def simulate(*engines, native=False, accelerator=False):
         modules = {name for engine in engines for name in choice.MODULES[engine]}
         for module in (choice, errors):
             monkeypatch.setattr(module, "find_spec", lambda name: name if name in modules else None)
         monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: native)
         monkeypatch.setattr(choice, "has_accelerator", lambda: accelerator)
 
-    return have
+    return simulate
 
 
 @pytest.mark.parametrize(
-    ("engines", "native", "lossy", "asked", "want"),
+    ("engines", "native", "lossy", "precision", "want"),
     [
         ((), True, True, None, ("keras", "float32")),
         (("onnx",), True, True, None, ("onnx", "float32")),
@@ -40,13 +40,17 @@ def machine(monkeypatch, automatic):
         (("openvino",), True, True, "int8", ("openvino", "int8")),
     ],
 )
-def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, asked, want):
+def test_auto_chooses_the_fastest_available_engine(
+    machine, engines, native, lossy, precision, want
+):
     machine(*engines, native=native)
-    actual = choose("auto", asked, lossy=lossy)
+    actual = choose("auto", precision, lossy=lossy)
     assert (actual.engine, actual.precision) == want
-    unasked = want == ("openvino", "bfloat16") and asked is None
+    bfloat16_by_default = want == ("openvino", "bfloat16") and precision is None
     assert actual.note == (
-        "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)." if unasked else ""
+        "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)."
+        if bfloat16_by_default
+        else ""
     )
 
 
@@ -59,7 +63,7 @@ def test_bfloat16_falls_back_to_float32_with_a_message(machine):
     assert choose("keras", "bfloat16") == Choice("keras", "bfloat16")
 
 
-def test_a_model_that_no_graph_knows_is_answered_by_keras(machine):
+def test_keras_computes_models_that_graphs_do_not_support(machine):
     machine("onnx", "openvino", native=True)
     actual = choose("auto", None, unsupported="its config has x 1", lossy=True)
     assert (actual.engine, actual.precision) == ("keras", "float32")
@@ -70,7 +74,7 @@ def test_a_model_that_no_graph_knows_is_answered_by_keras(machine):
         choose("auto", "int8", unsupported="its config has x 1")
 
 
-def test_an_accelerator_is_keras(machine):
+def test_auto_chooses_keras_on_an_accelerator(machine):
     machine("onnx", "openvino", native=True, accelerator=True)
     assert choose(lossy=True) == Choice("keras", "float32")
     assert choose("onnx", "float32").engine == "onnx"

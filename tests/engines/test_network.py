@@ -1,4 +1,4 @@
-"""Graphs against what bert4keras and transformers recorded, and against Keras at other shapes."""
+"""Tests of graphs against recordings of bert4keras and transformers, and against Keras."""
 
 from functools import cache
 
@@ -26,18 +26,18 @@ SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64))
 
 
 def real(token_ids):
-    """Which tokens are no padding; the first always counts."""
+    """Return a mask of the tokens that are not padding; the first token always counts."""
     actual = token_ids != 0
     actual[:, 0] = True
     return actual
 
 
-def network_of(path, part="hidden", **more):
+def network_of(path, part="hidden", **changes):
     with OpenedSource(path) as source:
         checkpoint = source.checkpoint()
-        config = checkpoint.config.replace(**more.pop("config", {}))
+        config = checkpoint.config.replace(**changes.pop("config", {}))
         arrays = {name: checkpoint.arrays[name] for name in checkpoint.arrays}
-    return Network(config, arrays, part, **more)
+    return Network(config, arrays, part, **changes)
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,32 @@ def network_of(path, part="hidden", **more):
         *(("word_long", None, 2e-5), ("hf_word", None, BOUND), ("word_adam", None, BOUND)),
     ],
 )
-def test_hidden_states_are_the_recorded_ones(name, attention, bound, engine, released, recorded):
+def test_hidden_states_equal_the_recorded_ones(name, attention, bound, engine, released, recorded):
     arrays = recorded(name)
     network = network_of(released(name), config={"attention_type": attention})
     run = graph_model(network, engine, "float32")
-    rows = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
+    inputs = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
     want = arrays["hidden_last"] if "hidden_last" in arrays else arrays["hidden"][-1]
-    seen = real(rows["token_ids"])
-    np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
-    if "edge_token_ids" in arrays:  # padding inside and in front
-        rows = {key: arrays[f"edge_{key}"].astype("int32") for key in rows}
-        want, seen = arrays["edge_hidden_last"], real(rows["token_ids"])
-        np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
+    mask = real(inputs["token_ids"])
+    np.testing.assert_allclose(run(inputs)[mask], want[mask], rtol=0, atol=bound)
+    if "edge_token_ids" in arrays:  # padding inside and at the beginning
+        inputs = {key: arrays[f"edge_{key}"].astype("int32") for key in inputs}
+        want, mask = arrays["edge_hidden_last"], real(inputs["token_ids"])
+        np.testing.assert_allclose(run(inputs)[mask], want[mask], rtol=0, atol=bound)
 
 
-def test_a_classification_is_the_one_transformers_recorded(engine, released, recorded):
+def test_logits_of_a_classifier_equal_those_of_transformers(engine, released, recorded):
     arrays = recorded("hf_word_seqcls")
     run = graph_model(network_of(released("hf_word_seqcls"), "classifier"), engine, "float32")
-    rows = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
-    np.testing.assert_allclose(run(rows), arrays["logits"], rtol=0, atol=BOUND)
+    inputs = {key: arrays[key].astype("int32") for key in ("token_ids", "segment_ids")}
+    np.testing.assert_allclose(run(inputs), arrays["logits"], rtol=0, atol=BOUND)
 
 
-def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
+def test_sentence_vectors_equal_the_recorded_ones(engine, released, recorded):
     arrays = recorded("sim_char")
     network = network_of(released("sim_char"), "vectors", pooling="pooler")
-    rows = {key: arrays[f"sentence_{key}"].astype("int32") for key in network.inputs}
-    got = graph_model(network, engine, "float32")(rows)
+    inputs = {key: arrays[f"sentence_{key}"].astype("int32") for key in network.inputs}
+    got = graph_model(network, engine, "float32")(inputs)
     np.testing.assert_allclose(got, arrays["sentence_unit"], rtol=0, atol=BOUND)
 
 
@@ -87,27 +87,27 @@ def test_a_sentence_vector_is_the_recorded_one(engine, released, recorded):
         *(("v2_char", "bidirectional"), ("gpt_char", "causal"), ("sim_char", "unilm")),
     ],
 )
-def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine, released, rows_of):
+def test_logits_at_masked_positions_equal_keras(name, attention, engine, released, random_inputs):
     network = network_of(released(name), "masked", config={"attention_type": attention})
     run = graph_model(network, engine, "float32")
-    for rows, want in masked_scores(released(name), attention, rows_of):
-        # Of 1.2 million logits, the largest are the most rounded.
-        np.testing.assert_allclose(run(rows), want, rtol=1e-6, atol=BOUND)
+    for inputs, want in masked_scores(released(name), attention, random_inputs):
+        # The rounding error is relative: there are 1.2 million logits, some of them large.
+        np.testing.assert_allclose(run(inputs), want, rtol=1e-6, atol=BOUND)
 
 
-@cache  # by each engine
-def masked_scores(path, attention, rows_of):
-    """Rows with masked positions, and what Keras scores there."""
+@cache  # shared by the engines
+def masked_scores(path, attention, random_inputs):
+    """Return inputs with masked positions, and the logits that Keras computes there."""
     model = RoFormerForMaskedLM.from_pretrained(path, attention_type=attention)
-    chance = np.random.default_rng(0)
-    answered = []
+    rng = np.random.default_rng(0)
+    expected = []
     for batch, length in SHAPES:
-        rows = rows_of(batch, length, model.config.vocab_size)
-        # within each text, several in one place, and more of them than a row has tokens
-        last = np.maximum(1, (rows["token_ids"] != 0).sum(axis=1, keepdims=True))
-        rows["masked_positions"] = (chance.integers(0, length, (batch, 9)) % last).astype("int32")
-        answered.append((rows, np.asarray(model(rows))))
-    return answered
+        inputs = random_inputs(batch, length, model.config.vocab_size)
+        # within each text, with repetitions, and more positions than a text may have tokens
+        last = np.maximum(1, (inputs["token_ids"] != 0).sum(axis=1, keepdims=True))
+        inputs["masked_positions"] = (rng.integers(0, length, (batch, 9)) % last).astype("int32")
+        expected.append((inputs, np.asarray(model(inputs))))
+    return expected
 
 
 FAMILIES = {
@@ -120,18 +120,18 @@ FAMILIES = {
 }
 
 
-def config_of(family, **more):
+def config_of(family, **changes):
     sizes = {"vocab_size": 40, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 3}
     sizes |= {"intermediate_size": 40, "initializer_range": 0.3}
-    return RoFormerConfig(**sizes | FAMILIES[family] | more)
+    return RoFormerConfig(**sizes | FAMILIES[family] | changes)
 
 
-def drawn(model, seed=0):
-    """The model with every weight drawn anew, biases and norms, too; and its arrays."""
-    chance = np.random.default_rng(seed)
+def with_random_weights(model, seed=0):
+    """Return the model and its arrays, after assigning random values to all weights."""
+    rng = np.random.default_rng(seed)
     for name, variable in model.named_variables().items():
         scale = 0.5 if name.endswith("kernel") else 0.2
-        values = chance.normal(size=variable.shape) * scale / np.sqrt(max(variable.shape[0], 8) / 8)
+        values = rng.normal(size=variable.shape) * scale / np.sqrt(max(variable.shape[0], 8) / 8)
         variable.assign(values + name.endswith("gamma"))
     return model, {name: np.asarray(x) for name, x in model.named_variables().items()}
 
@@ -142,86 +142,92 @@ def drawn(model, seed=0):
 )
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["cls", "mean", "tokens", "spans"])
-def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
+def test_logits_of_every_head_equal_keras(family, pooling, engine, random_inputs):
     part = {"tokens": "token_classifier", "spans": "global_pointer"}.get(pooling, "classifier")
-    config, arrays, answered = answers_of_a_head(family, pooling, rows_of)
+    config, arrays, expected = keras_outputs_of_a_head(family, pooling, random_inputs)
     run = graph_model(Network(config, arrays, part), engine, "float32")
-    for rows, want in answered:
-        seen = slice(None) if part == "classifier" else real(rows["token_ids"])
-        np.testing.assert_allclose(run(rows)[seen], want[seen], atol=BOUND)
+    for inputs, want in expected:
+        mask = slice(None) if part == "classifier" else real(inputs["token_ids"])
+        np.testing.assert_allclose(run(inputs)[mask], want[mask], atol=BOUND)
 
 
-@cache  # by each engine
-def answers_of_a_head(family, pooling, rows_of):
-    """A model's config and arrays; rows, and what Keras answers them."""
+@cache  # shared by the engines
+def keras_outputs_of_a_head(family, pooling, random_inputs):
+    """Return a model's config and arrays, and pairs of inputs and Keras' outputs."""
     if pooling in ("tokens", "spans"):
         kind = RoFormerForTokenClassification if pooling == "tokens" else RoFormerForSpanExtraction
-        model, arrays = drawn(kind(config_of(family), num_labels=5))
+        model, arrays = with_random_weights(kind(config_of(family), num_labels=5))
     else:
-        model, arrays = drawn(
+        model, arrays = with_random_weights(
             RoFormerForSequenceClassification(config_of(family), num_labels=5, pooling=pooling)
         )
-    arguments = [rows_of(*shape, 40) for shape in SHAPES]
-    return model.config, arrays, [(rows, np.asarray(model(rows))) for rows in arguments]
+    arguments = [random_inputs(*shape, 40) for shape in SHAPES]
+    return model.config, arrays, [(inputs, np.asarray(model(inputs))) for inputs in arguments]
 
 
 @pytest.mark.parametrize("family", ["causal", "unilm"])
-def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_of):
-    model, arrays = drawn(RoFormerForMaskedLM(config_of(family)))
+def test_next_token_logits_equal_keras(family, engine, random_inputs):
+    model, arrays = with_random_weights(RoFormerForMaskedLM(config_of(family)))
     run = graph_model(Network(model.config, arrays, "next_token"), engine, "float32")
-    rows = rows_of(3, 20, 40)
-    seen = real(rows["token_ids"])
-    np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+    inputs = random_inputs(3, 20, 40)
+    mask = real(inputs["token_ids"])
+    np.testing.assert_allclose(run(inputs)[mask], np.asarray(model(inputs))[mask], atol=BOUND)
 
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
-def test_vectors_are_pooled_cut_and_made_one_long(pooling, engine, rows_of):
-    config, arrays, answered = vectors_of(pooling, rows_of)
-    for settings, rows_and_vectors in answered:
+def test_vectors_are_pooled_truncated_and_normalized(pooling, engine, random_inputs):
+    config, arrays, expected = vectors_of(pooling, random_inputs)
+    for settings, rows_and_vectors in expected:
         network = Network(config, arrays, "vectors", pooling=pooling, **settings)
         run = graph_model(network, engine, "float32")
-        for rows, want in rows_and_vectors:
-            np.testing.assert_allclose(run(rows), want, atol=BOUND)
+        for inputs, want in rows_and_vectors:
+            np.testing.assert_allclose(run(inputs), want, atol=BOUND)
 
 
-@cache  # by each engine
-def vectors_of(pooling, rows_of):
-    """A model's config and arrays; rows and the vectors that Keras gives."""
-    model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
-    answered = []
+@cache  # shared by the engines
+def vectors_of(pooling, random_inputs):
+    """Return a model's config and arrays, and pairs of inputs and Keras' vectors."""
+    model, arrays = with_random_weights(RoFormerForSentenceSimilarity(config_of("v1")))
+    expected = []
     for settings in ({"dimensions": None}, {"dimensions": 7}):
-        arguments = [rows_of(*shape, 40) for shape in SHAPES[:3]]
+        arguments = [random_inputs(*shape, 40) for shape in SHAPES[:3]]
         pooler = model.pooler if pooling == "pooler" else None
-        whole = [np.asarray(pooled(model.encoder, pooler, pooling, rows)) for rows in arguments]
-        cut = [x[:, : settings["dimensions"]] for x in whole]
-        vectors = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in cut]
-        answered.append((settings, list(zip(arguments, vectors, strict=True))))
-    return model.config, arrays, answered
+        full = [np.asarray(pooled(model.encoder, pooler, pooling, inputs)) for inputs in arguments]
+        truncated = [x[:, : settings["dimensions"]] for x in full]
+        vectors = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in truncated]
+        expected.append((settings, list(zip(arguments, vectors, strict=True))))
+    return model.config, arrays, expected
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["v1", "v2"])
-def test_rows_of_any_length_are_answered_as_by_keras(family, engine, rows_of):
-    model, arrays = drawn(RoFormerForTokenClassification(config_of(family), num_labels=5))
+def test_logits_for_any_length_equal_keras(family, engine, random_inputs):
+    model, arrays = with_random_weights(
+        RoFormerForTokenClassification(config_of(family), num_labels=5)
+    )
     run = graph_model(Network(model.config, arrays, "token_classifier"), engine, "float32")
-    chance = np.random.default_rng(5)
-    for length in (*chance.integers(1, 2001, 12), 2000, 2001, 1537):
-        rows = rows_of(int(chance.integers(1, 1 + 64 * 2000 // (40 * length + 2000))), length, 40)
-        seen = real(rows["token_ids"])
-        np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
+    rng = np.random.default_rng(5)
+    for length in (*rng.integers(1, 2001, 12), 2000, 2001, 1537):
+        inputs = random_inputs(
+            int(rng.integers(1, 1 + 64 * 2000 // (40 * length + 2000))), length, 40
+        )
+        mask = real(inputs["token_ids"])
+        np.testing.assert_allclose(run(inputs)[mask], np.asarray(model(inputs))[mask], atol=BOUND)
 
 
 @pytest.mark.parametrize("engine", ["openvino"])
-def test_bfloat16_distinguishes_distant_positions(engine, rows_of):
-    """A wrong angle would show: rows of 2,000 tokens are as near to float32 as rows of 20."""
+def test_bfloat16_distinguishes_distant_positions(engine, random_inputs):
+    """Wrong angles would make long sequences (2,000 tokens) less accurate than short ones."""
     pytest.importorskip("openvino")
-    model, arrays = drawn(RoFormerForTokenClassification(config_of("v1"), num_labels=5))
+    model, arrays = with_random_weights(
+        RoFormerForTokenClassification(config_of("v1"), num_labels=5)
+    )
     network = Network(model.config, arrays, "token_classifier")
     exact, rounded = (graph_model(network, engine, x) for x in ("float32", "bfloat16"))
     actual = []
     for length in (20, 2000):
-        rows = rows_of(1, length, 40)
-        actual.append(np.abs(exact(rows) - rounded(rows)).mean())
+        inputs = random_inputs(1, length, 40)
+        actual.append(np.abs(exact(inputs) - rounded(inputs)).mean())
     assert actual[1] <= 2 * actual[0]
 
 
@@ -233,31 +239,37 @@ def test_bfloat16_distinguishes_distant_positions(engine, rows_of):
         ("linear", lambda x: 1.5 * x + 3.0),
     ],
 )
-def test_logits_mean_what_the_task_says(function, want, rows_of, tmp_path):
+def test_outputs_apply_the_activation_of_the_task(function, want, random_inputs, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
     from roformer_tf.engines.onnx_graph import onnx_model
 
-    model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
+    model, arrays = with_random_weights(
+        RoFormerForSequenceClassification(config_of("v1"), num_labels=3)
+    )
     network = Network(model.config, arrays, "classifier", OutputKind("x", function, 1.5, 3.0))
     session = onnxruntime.InferenceSession(onnx_model(network).SerializeToString())
     assert [(item.name, item.shape) for item in session.get_inputs()] == [
         ("token_ids", ["batch", "length"]),
         ("segment_ids", ["batch", "length"]),
     ]
-    logits, meant = session.run(["logits", "x"], rows_of(3, 8, 40))
-    np.testing.assert_allclose(meant, want(logits.astype("float64")), rtol=1e-5)
+    logits, output = session.run(["logits", "x"], random_inputs(3, 8, 40))
+    np.testing.assert_allclose(output, want(logits.astype("float64")), rtol=1e-5)
 
 
 def test_weights_that_are_missing_or_unknown_are_refused(engine):
-    model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
+    model, arrays = with_random_weights(
+        RoFormerForSequenceClassification(config_of("v1"), num_labels=3)
+    )
     name = "encoder/layer_1/output/kernel"
-    fewer = {key: x for key, x in arrays.items() if key != name}
+    incomplete = {key: x for key, x in arrays.items() if key != name}
     with pytest.raises(InputError, match=f"here lacks weights, such as {name}"):
-        graph_model(Network(model.config, fewer, "classifier", source="here"), engine, "float32")
-    more = arrays | {"encoder/layer_0/attention/distance": np.zeros(3, "float32")}
+        graph_model(
+            Network(model.config, incomplete, "classifier", source="here"), engine, "float32"
+        )
+    extended = arrays | {"encoder/layer_0/attention/distance": np.zeros(3, "float32")}
     with pytest.raises(InputError, match="holds encoder/layer_0/attention/distance"):
-        graph_model(Network(model.config, more, "classifier"), engine, "float32")
-    other = arrays | {"mlm/bias": np.zeros(3, "float32")}  # of a part that has no share in it
+        graph_model(Network(model.config, extended, "classifier"), engine, "float32")
+    other = arrays | {"mlm/bias": np.zeros(3, "float32")}  # not part of this network
     assert graph_model(Network(model.config, other, "classifier"), engine, "float32")
 
 
@@ -269,7 +281,7 @@ FORMS = (
 )
 
 
-def test_what_a_graph_does_not_know_is_left_to_keras():
+def test_unsupported_configs_have_a_reason():
     config = config_of("v2")
     assert unsupported_reason(config) == ""
     for form in FORMS:
@@ -280,29 +292,29 @@ def test_what_a_graph_does_not_know_is_left_to_keras():
 
 
 @pytest.mark.parametrize("part", ["classifier", "token_classifier"])
-def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
+def test_int8_is_close_and_independent_of_the_batch(part, engine, random_inputs):
     from roformer_tf.models.rows import run_rows
 
     kind = RoFormerForSequenceClassification
     if part == "token_classifier":
         kind = RoFormerForTokenClassification
-    model, arrays = drawn(kind(config_of("v1", hidden_size=96), num_labels=5))
+    model, arrays = with_random_weights(kind(config_of("v1", hidden_size=96), num_labels=5))
     network = Network(model.config, arrays, part)
     exact, rounded = (graph_model(network, engine, x) for x in ("float32", "int8"))
-    chance = np.random.default_rng(0)
-    rows = [chance.integers(1, 40, length) for length in (5, 31, 9, 9, 64, 1)]
-    alone = [run_rows(rounded, [row])[0] for row in rows]
-    together = run_rows(rounded, rows)
-    for row, item, other in zip(rows, alone, together, strict=True):
-        # The order of sums differs; another step of the quantization would change some hundredths.
+    rng = np.random.default_rng(0)
+    inputs = [rng.integers(1, 40, length) for length in (5, 31, 9, 9, 64, 1)]
+    alone = [run_rows(rounded, [row])[0] for row in inputs]
+    batched = run_rows(rounded, inputs)
+    for row, item, other in zip(inputs, alone, batched, strict=True):
+        # Only the order of sums differs; another quantization would differ by hundredths.
         np.testing.assert_allclose(item, other, rtol=0, atol=1e-5)
         want = run_rows(exact, [row])[0]
         assert 0 < np.abs(item - want).max() < 0.2 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("largest", [63, 127])
-def test_each_column_of_a_kernel_is_rounded_by_its_own_scale(largest):
-    """By one scale for the whole kernel, a column of small weights would be lost."""
+def test_each_column_of_a_kernel_has_its_own_scale(largest):
+    """With one scale for the whole kernel, columns of small weights would become zero."""
     sizes = np.float32([1e-3, 1, 50, 0])
     kernel = np.random.default_rng(0).normal(size=(32, 4)).astype("float32") * sizes
     integers, scales = rounded(kernel, largest)

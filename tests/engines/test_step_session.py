@@ -1,4 +1,4 @@
-"""Rows read token by token, against the graph that reads them whole."""
+"""Tests of decoding token by token against the graph of full sequences."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ SLOTS, LENGTH = 12, 9
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_again(style):
+def test_steps_equal_the_full_sequence_without_keeping_the_arrays(style):
     config = RoFormerConfig(
         vocab_size=40,
         hidden_size=24,
@@ -26,12 +26,12 @@ def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_aga
         rotary_base=100.0,
         attention_type="causal",
     )
-    chance = np.random.default_rng(0)
-    arrays = {row.name: chance.normal(0, 0.3, row.shape).astype("float32") for row in table(config)}
+    rng = np.random.default_rng(0)
+    arrays = {row.name: rng.normal(0, 0.3, row.shape).astype("float32") for row in table(config)}
     network = Network(config, arrays, "next_token")
-    ids = chance.integers(1, 40, (3, LENGTH), "int32")
-    whole = graph_model(network, "onnx", "float32")
-    expected = whole({"token_ids": ids, "segment_ids": np.zeros_like(ids)})
+    ids = rng.integers(1, 40, (3, LENGTH), "int32")
+    full_graph = graph_model(network, "onnx", "float32")
+    expected = full_graph({"token_ids": ids, "segment_ids": np.zeros_like(ids)})
 
     words, segments = (
         arrays[f"encoder/embeddings/{name}/embeddings"].copy() for name in ("word", "segment")
@@ -40,17 +40,17 @@ def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_aga
     for array in arrays.values():
         array[...] = np.nan
     caches = [tuple(np.zeros((3, 3, SLOTS, 8), "float32") for _ in range(2)) for _ in range(2)]
-    for place in range(LENGTH):
-        angles = np.full((3, 1), place) * 100.0 ** (-np.arange(0, 8, 2) / 8)
-        rows = {
-            "word": words[ids[:, place, None]],
+    for position in range(LENGTH):
+        angles = np.full((3, 1), position) * 100.0 ** (-np.arange(0, 8, 2) / 8)
+        inputs = {
+            "word": words[ids[:, position, None]],
             "segment": np.repeat(segments[None, :1], 3, axis=0),
             "cos": np.cos(angles).astype("float32"),
             "sin": np.sin(angles).astype("float32"),
-            "bias": np.zeros((3, 1, 1, place + 1), "float32"),
+            "bias": np.zeros((3, 1, 1, position + 1), "float32"),
         }
-        logits = session(rows, place, caches)
-        np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
-    for key, value in caches:  # what no token has come to is not written
+        logits = session(inputs, position, caches)
+        np.testing.assert_allclose(logits, expected[:, position], atol=1e-5)
+    for key, value in caches:  # slots after the last token stay empty
         assert not key[:, :, LENGTH:].any()
         assert not value[:, :, LENGTH:].any()

@@ -1,4 +1,4 @@
-"""Tiny models and files that the tables name, and how a command of theirs is run."""
+"""The tiny models and files that the tables name, and a fixture that runs their commands."""
 
 import contextlib
 import importlib.machinery
@@ -60,7 +60,7 @@ def _book(path, **sheets):
     book.save(path)
 
 
-def _masked(folder, seed):
+def _masked_model(folder, seed):
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of(LETTERS)
     model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
@@ -68,15 +68,15 @@ def _masked(folder, seed):
     model.save_pretrained(folder)
 
 
-def _writer(folder, seed):
-    """A causal model whose greedy text ends after a few tokens, and whose beams find another."""
+def _causal_model(folder, seed):
+    """A causal model whose greedy text ends after a few tokens and differs from its beam search."""
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of(LETTERS)
     sizes = TINY | {"num_hidden_layers": 2, "initializer_range": 0.9}
     model = RoFormerForCausalLM(RoFormerConfig(**sizes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
     bias = np.zeros(tokenizer.vocab_size)
-    bias[:5] = -9  # no special token is written
+    bias[:5] = -9  # no special token is generated
     bias[tokenizer.sep_id] = 4.5
     model.mlm.bias.assign(bias)
     model.save_pretrained(folder)
@@ -84,7 +84,7 @@ def _writer(folder, seed):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released):
-    """Files and models by the names that the tables have for them."""
+    """Files and models by their names in the tables."""
     folder = tmp_path_factory.mktemp("inputs")
     tasks = {
         "classifier": Classification(labels=("好", "坏", "平")),
@@ -97,10 +97,10 @@ def inputs(tmp_path_factory, released):
     rest = {"other_classifier": tasks["classifier"]}
     actual |= save_random_models(rest, folder, tokenizer_of(LETTERS), seed=3)
     for seed, name in enumerate(("mlm", "other_mlm")):
-        _masked(folder / name, seed)
+        _masked_model(folder / name, seed)
         actual[name] = folder / name
     for seed, name in ((20, "writer"), (13, "other_writer")):
-        _writer(folder / name, seed)
+        _causal_model(folder / name, seed)
         actual[name] = folder / name
     actual["sim"] = released("sim_char")
     with socket.create_server(("127.0.0.1", 0)) as at:
@@ -186,9 +186,9 @@ def inputs(tmp_path_factory, released):
     sizes = {"vocab_size": 90, **TINY}
     write("architecture", "architecture.json", json.dumps(sizes))
     recipe = "corpus: x.txt\noutput: x\nvocab-size: 90\nsteps: 100\n"
-    own = f"architecture: {actual['architecture']}\n"
-    write("recipe", "recipe.yaml", recipe + own)
-    write("other_recipe", "other.yaml", recipe.replace("100", "200") + own)
+    architecture = f"architecture: {actual['architecture']}\n"
+    write("recipe", "recipe.yaml", recipe + architecture)
+    write("other_recipe", "other.yaml", recipe.replace("100", "200") + architecture)
     write("recipe_without_architecture", "without.yaml", recipe)
     write("words", "words.txt", "阿里\n公园学习\n")
     actual["word"] = released("word")
@@ -228,7 +228,7 @@ def inputs(tmp_path_factory, released):
     write("scored", "scored.tsv", f"text_a\ttext_b\tscore\n{scored}")
     matches = _lines(pairwise(texts))
     write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
-    # Documents that a search already has in the right order: reranking cannot improve it.
+    # Documents that a search already ranks correctly, so that reranking cannot improve them.
     ordered = [
         {"query": f"{i} {text}", "documents": [f"{i} {text}", f"{i + 99}"], "labels": [1, 0]}
         for i, text in enumerate(texts)
@@ -253,12 +253,12 @@ def inputs(tmp_path_factory, released):
 
 @pytest.fixture(scope="module")
 def computed():
-    """What computes from here on: (engine, precision, shape of the token ids) of each call."""
+    """A list of all calls that compute: (engine, precision, shape of the token ids)."""
     return []
 
 
-def _spied(runner, computed):
-    def spied(model):
+def _recording_runner(runner, computed):
+    def recording_runner(model):
         actual = runner(model)
         inner = getattr(model, "pooled", model)
         engine = getattr(inner, "engine", "keras")
@@ -270,25 +270,25 @@ def _spied(runner, computed):
 
         return actual._replace(run=run)
 
-    return spied
+    return recording_runner
 
 
 def _recorded_steps(computed):
-    """The encoder, which records what it is trained on."""
+    """A patch of the encoder that records the shapes of training batches."""
     from roformer_tf.models.encoder import RoFormerEncoder
 
     hidden_states = RoFormerEncoder.hidden_states
 
-    def recorded(self, inputs, training=None, positions=None):
+    def recording_hidden_states(self, inputs, training=None, positions=None):
         if training:
             computed.append(("training", self.rematerialize, tuple(inputs["token_ids"].shape)))
         return hidden_states(self, inputs, training, positions)
 
-    return recorded
+    return recording_hidden_states
 
 
-class _Tracker(ModuleType):
-    """What wandb is for a run."""
+class _FakeWandb(ModuleType):
+    """A fake of the wandb module."""
 
     id = "run"
 
@@ -306,8 +306,8 @@ class _Tracker(ModuleType):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def watched(computed, eagerly):
-    """Runs commands eagerly, and records what computes; other modules of the process do not."""
+def recorded_commands(computed, eagerly):
+    """Run commands eagerly and record what is computed. Reset everything for other test modules."""
     from roformer_tf.conversion import verify
     from roformer_tf.corpus import workers
     from roformer_tf.finetuning import trial
@@ -320,52 +320,52 @@ def watched(computed, eagerly):
     runner, batches = rows.runner, generator._batches
     save_checkpoint = trial.save_checkpoint
 
-    def saved(*arguments, **settings):
+    def recording_save(*arguments, **settings):
         computed.append(("saved", None, ()))
         return save_checkpoint(*arguments, **settings)
 
-    def processes(task, count):
+    def recording_processes(task, count):
         computed.append(("processes", None, (count,)))
         return workers.in_this_process(task)
 
-    def batched(*arguments):
+    def recording_batches(*arguments):
         for batch in batches(*arguments):
             computed.append(("keras", None, (len(batch),)))
             yield batch
 
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(rows, "runner", _spied(runner, computed))
-        patch.setattr(generator, "_batches", batched)
+        patch.setattr(rows, "runner", _recording_runner(runner, computed))
+        patch.setattr(generator, "_batches", recording_batches)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
-        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
-        patch.setattr(trial, "save_checkpoint", saved)
+        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # the same on every machine
+        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is detected
+        patch.setattr(trial, "save_checkpoint", recording_save)
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(workers, "usable_cores", lambda: 1)
-        patch.setattr(workers, "processes", processes)
+        patch.setattr(workers, "processes", recording_processes)
         patch.setattr(workers, "CONNECTING", 0.1)
-        patch.setenv(workers.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
-        patch.setitem(sys.modules, "wandb", _Tracker(computed))
-        # other libraries compute in processes of their own, which take ten seconds
+        patch.setenv(workers.ADDRESS, "tcp://127.0.0.1:9")  # nothing listens there
+        patch.setitem(sys.modules, "wandb", _FakeWandb(computed))
+        # the other libraries compute in separate processes, which take ten seconds
         patch.setattr(verify, "their_outputs", verify.our_outputs)
         patch.setattr(verify, "check_installed", lambda against: None)
         patch.setattr(verify.metadata, "version", lambda name: "0")
-        patch.setenv("ROFORMER_TF_CACHE", "")  # to be set for each run
-        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # where nobody answers
+        patch.setenv("ROFORMER_TF_CACHE", "")  # set again for each run
+        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # nothing listens there
         yield
 
 
 @pytest.fixture(scope="module")
-def asked(watched):
-    """What a service that `serve` started answered to `ask_all`."""
+def responses(recorded_commands):
+    """The responses of a service that `serve` started to the requests of `ask_all`."""
     from uvicorn import supervisors
 
     from roformer_tf.serving import command
 
-    answers = {}
+    received = {}
     make_server = command.make_server
 
-    def while_it_runs(run, stop, listener):
+    def run_with_requests(run, stop, listener):
         def ask():
             try:
                 return ask_all(listener.getsockname())
@@ -373,33 +373,33 @@ def asked(watched):
                 stop()
 
         with ThreadPoolExecutor(1) as pool:
-            asking = pool.submit(ask)
+            future = pool.submit(ask)
             run()
-            answers.update(asking.result())
+            received.update(future.result())
 
-    def asked_server(app, config):
+    def server_with_requests(app, config):
         server = make_server(app, config)
         run = server.run
 
         def stop():
             server.should_exit = True
 
-        server.run = lambda sockets: while_it_runs(lambda: run(sockets), stop, sockets[0])
+        server.run = lambda sockets: run_with_requests(lambda: run(sockets), stop, sockets[0])
         return server
 
-    class AskedWorkers(supervisors.Multiprocess):
+    class WorkersWithRequests(supervisors.Multiprocess):
         def run(self):
-            while_it_runs(super().run, self.should_exit.set, self.sockets[0])
+            run_with_requests(super().run, self.should_exit.set, self.sockets[0])
 
-    # not `uvicorn.Server` itself, which other tests of this process run
+    # not `uvicorn.Server` itself, which other tests in this process run
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(command, "make_server", asked_server)
-        patch.setattr(supervisors, "Multiprocess", AskedWorkers)
-        yield answers
+        patch.setattr(command, "make_server", server_with_requests)
+        patch.setattr(supervisors, "Multiprocess", WorkersWithRequests)
+        yield received
 
 
-class Written(io.StringIO):
-    """Standard output that keeps how it was written."""
+class RecordingOutput(io.StringIO):
+    """Standard output that also records the separate writes."""
 
     def __init__(self):
         super().__init__()
@@ -410,13 +410,13 @@ class Written(io.StringIO):
         return super().write(text)
 
 
-TIMES = re.compile(r"[\d.,]+ (m?s|a second|秒)\b")
-PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
+DURATIONS = re.compile(r"[\d.,]+ (m?s|a second|秒)\b")
+SPEEDS = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
 
 
-def _without_what_was_typed(content):
-    """JSON without times, names of files and settings: a flag is to change more than these."""
-    typed = (
+def _without_settings(content):
+    """JSON without times, file names and settings: a flag must change more than these."""
+    ignored = (
         "seconds",
         "settings",
         "model",
@@ -428,12 +428,10 @@ def _without_what_was_typed(content):
         "recipe",
     )
     if isinstance(content, list):
-        return [_without_what_was_typed(item) for item in content]
+        return [_without_settings(item) for item in content]
     if isinstance(content, dict):
         return {
-            key: _without_what_was_typed(value)
-            for key, value in content.items()
-            if key not in typed
+            key: _without_settings(value) for key, value in content.items() if key not in ignored
         }
     return content
 
@@ -442,19 +440,19 @@ def _content(path, out):
     if path.suffix == ".npy":
         return np.load(path)
     if path.suffix in (".json", ".tsv", ".txt", ".md", ".jsonl"):
-        text = PACE.sub(r"\g<1>0", path.read_text("utf-8")).replace(str(out), "OUT")
+        text = SPEEDS.sub(r"\g<1>0", path.read_text("utf-8")).replace(str(out), "OUT")
         return (
-            _without_what_was_typed(json.loads(text))
+            _without_settings(json.loads(text))
             if path.suffix == ".json"
-            else TIMES.sub("", text)
+            else DURATIONS.sub("", text)
         )
     return path.read_bytes()
 
 
 def _end_after_the_steps(patch, command):
-    """Have a training end when its steps are done and in metrics.jsonl.
+    """End a training run when its steps are done and logged in metrics.jsonl.
 
-    Evaluation, report, baseline and saving take more than half of a tiny training's time.
+    Evaluation, report, baseline and saving take more than half of the time of a tiny run.
     """
 
     def end(*_):
@@ -470,34 +468,34 @@ def _end_after_the_steps(patch, command):
 
 
 @pytest.fixture(scope="module")
-def outcome(inputs, computed, asked, tmp_path_factory):
-    """outcome(command, words) → part → value; each command runs once."""
-    known = {}
+def outcome(inputs, computed, responses, tmp_path_factory):
+    """outcome(command, words) → outputs by part. Each distinct command runs once."""
+    outcomes = {}
 
     def run(command, words):
-        if (command, words) not in known:
+        if (command, words) not in outcomes:
             out = tmp_path_factory.mktemp("out")
-            typed = shlex.split(words.format_map(inputs | {"out": out}))
-            stdout, stderr = Written(), io.StringIO()
+            arguments = shlex.split(words.format_map(inputs | {"out": out}))
+            stdout, stderr = RecordingOutput(), io.StringIO()
             os.environ["ROFORMER_TF_CACHE"] = str(out / "cache")
             computed.clear()
-            asked.clear()
-            name, _, only = command.partition(" (")
+            responses.clear()
+            name, _, scope = command.partition(" (")
             patch = pytest.MonkeyPatch()
-            if only == "preparation)":  # trains nothing
+            if scope == "preparation)":  # do not train
                 patch.setattr("roformer_tf.pretraining.command._run", lambda run: None)
-            elif only == "steps)":
+            elif scope == "steps)":
                 _end_after_the_steps(patch, name)
             with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
                 try:
-                    code = main([*name.split(), *typed])
+                    code = main([*name.split(), *arguments])
                 except SystemExit as ended:
                     code = ended.code
-            if "port" in asked:  # a free one differs each time
-                asked["port"] = str(asked["port"]) in typed
+            if "port" in responses:  # a free port differs each time
+                responses["port"] = str(responses["port"]) in arguments
             patch.undo()
             output = {
-                name: TIMES.sub("", stream.getvalue().replace(str(out), "OUT"))
+                name: DURATIONS.sub("", stream.getvalue().replace(str(out), "OUT"))
                 for name, stream in (("stdout", stdout), ("stderr", stderr))
             }
             files = {
@@ -505,8 +503,8 @@ def outcome(inputs, computed, asked, tmp_path_factory):
                 for path in out.rglob("*")
                 if path.is_file()
             }
-            known[command, words] = {"exit": code, **output, "writes": stdout.writes}
-            known[command, words] |= {"computed": [*computed], **asked, **files}
-        return known[command, words]
+            outcomes[command, words] = {"exit": code, **output, "writes": stdout.writes}
+            outcomes[command, words] |= {"computed": [*computed], **responses, **files}
+        return outcomes[command, words]
 
     return run

@@ -3,17 +3,17 @@
 from tests.every_flag.row import Row, has
 
 
-def fewer(without, with_it):
-    return len(with_it.splitlines()) < len(without.splitlines())
+def fewer(without, with_flag):
+    return len(with_flag.splitlines()) < len(without.splitlines())
 
 
 def batches(rows):
-    """A check: no batch has more rows, and the largest has as many."""
+    """A check: the largest batch has this many rows."""
     return lambda _, computed: max(shape[0] for *_, shape in computed) == rows
 
 
 def prompts(count):
-    """A check: the largest batch of a generator has so many prompts."""
+    """A check: the largest batch of a generator has this many prompts."""
     return lambda _, computed: max(shape for *_, shape in computed) == (count,)
 
 
@@ -23,19 +23,19 @@ def computed_by(engine, precision=None):
     )
 
 
-def reading(part, base, before="{texts}", typed="--input", example="{columns}", first="example"):
-    """Rows of the flags that say how a file of texts is read."""
-    plain = base.replace(f"{typed} {before}", "")
+def reading(part, base, before="{texts}", flag="--input", example="{columns}", first="example"):
+    """Rows of the flags that control how a file of texts is read."""
+    plain = base.replace(f"{flag} {before}", "")
     return [
-        Row("--text-columns 乙", part, base=f"{plain} {typed} {{columns}}"),
-        Row("--encoding big5", part, base=f"{plain} {typed} {{big5}}"),
-        Row(f"--first-line {first}", part, base=f"{plain} {typed} {example} --text-columns 1"),
-        Row("--sheet 二", part, base=f"{plain} {typed} {{book}}"),
+        Row("--text-columns 乙", part, base=f"{plain} {flag} {{columns}}"),
+        Row("--encoding big5", part, base=f"{plain} {flag} {{big5}}"),
+        Row(f"--first-line {first}", part, base=f"{plain} {flag} {example} --text-columns 1"),
+        Row("--sheet 二", part, base=f"{plain} {flag} {{book}}"),
     ]
 
 
 def reranking(base):
-    """Rows of the flags that a reranker follows as well."""
+    """Rows of the flags that a reranker uses as well."""
     return [
         Row(f"--rerank {{pair}} {flag}", "computed", check, "--rerank {pair}", base)
         for flag, check in (
@@ -46,7 +46,7 @@ def reranking(base):
 
 
 PREDICT = "--model {classifier} --input {texts} --output {out}/answers.tsv"
-ASKED = PREDICT.replace("{classifier}", "{nli}") + " --labels 天气 公园"
+ZERO_SHOT = PREDICT.replace("{classifier}", "{nli}") + " --labels 天气 公园"
 EMBED = "--model {mlm} --input {texts} --output {out}/vectors.npy"
 SIMILARITY = "--model {mlm} --input {pairs_file} --output {out}/scores.tsv"
 PAIRS = "--model {{mlm}} --input {} --output {{out}}/scores.tsv"
@@ -55,7 +55,7 @@ EVALUATE = "--model {classifier} --data {labelled} --output {out}/figures.json"
 CORPUS = "--model {mlm} --corpus {texts} --lengths 8 --output {out}/lengths.json"
 FILL = "--model {mlm} 天[MASK]很好"
 GENERATE = "--model {writer} 天气 --max-tokens 6"
-MANY = "--model {writer} --input {texts} --output {out}/written.tsv --max-tokens 4"
+GENERATE_MANY = "--model {writer} --input {texts} --output {out}/written.tsv --max-tokens 4"
 EXPORT = "--model {classifier} --to onnxruntime --output {out}/exported"
 
 SERVE = "--model {classifier} --port 0"
@@ -72,8 +72,10 @@ TABLES = {
             Row("--output {out}/other.tsv", "other.tsv"),
             Row("--with-text", "answers.tsv", has("公园学习")),
             Row("--top-k 1", "answers.tsv"),
-            Row("学习", "answers.tsv", has("p(学习)"), base=ASKED),  # one more of --labels
-            Row("--template {{}}今天去公园", "answers.tsv", base=ASKED),
+            Row(
+                "学习", "answers.tsv", has("p(学习)"), base=ZERO_SHOT
+            ),  # one more label for --labels
+            Row("--template {{}}今天去公园", "answers.tsv", base=ZERO_SHOT),
             Row("--strict", "exit", base=PREDICT.replace("{texts}", "{holes}"), exits=(0, 2)),
             Row("--batch-size 2", "computed", batches(2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),
@@ -165,7 +167,7 @@ TABLES = {
     "evaluate": (
         EVALUATE,
         [
-            # On a reranker: tests/tasks/test_reranking.py.
+            # For a reranker: tests/tasks/test_reranking.py.
             Row("--first-stage {mlm}", "exit", exits=(0, 2)),
             Row("--model {other_classifier}", "figures.json"),
             Row("--data {more_labelled}", "figures.json"),
@@ -217,7 +219,7 @@ TABLES = {
         [
             Row("--model {other_writer}", "stdout"),
             Row("学习", "stdout", without="天气", base="--model {writer}"),
-            Row("--input {more_texts}", "written.tsv", base=MANY),
+            Row("--input {more_texts}", "written.tsv", base=GENERATE_MANY),
             Row("--output {out}/other.tsv", "other.tsv"),
             Row("--max-tokens 3", "stdout"),
             Row("--min-tokens 5", "stdout"),
@@ -233,9 +235,9 @@ TABLES = {
             Row("--paraphrases 2", "stdout", base="--model {sim} 天气"),
             Row("--attention-type unilm", "stdout"),
             Row("--stream", "writes", lambda before, now: len(now) > len(before)),
-            Row("--batch-size 2", "computed", prompts(2), base=MANY),
-            Row("--precision bfloat16", "written.tsv", base=MANY),
-            *reading("written.tsv", MANY, example="{triples}", first="header"),
+            Row("--batch-size 2", "computed", prompts(2), base=GENERATE_MANY),
+            Row("--precision bfloat16", "written.tsv", base=GENERATE_MANY),
+            *reading("written.tsv", GENERATE_MANY, example="{triples}", first="header"),
         ],
     ),
     "export": (

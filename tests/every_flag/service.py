@@ -1,4 +1,4 @@
-"""What is asked of a service that `serve` has started."""
+"""Requests to a service that `serve` has started."""
 
 import http.client
 import json
@@ -10,7 +10,7 @@ TEXTS = ["今天天气很好", "我们去公园", "学习", "生活", "北京的
 
 
 def ask_all(address):
-    """Requests to whatever the service has → name → status and body, as text."""
+    """Send requests to all endpoints. Return name → status and body as text."""
     host, port = address[:2]
 
     def ask(path, body):
@@ -25,7 +25,7 @@ def ask_all(address):
             connection.close()
 
     predict = "/predict"
-    answers = {
+    responses = {
         "host": host,
         "port": port,
         "predict": ask(predict, {"texts": TEXTS[:3]}),
@@ -44,20 +44,20 @@ def ask_all(address):
         "prompts": ask("/generate", {"texts": TEXTS, "seed": 1, "max_tokens": 2}),
         "samples": ask("/generate", {"text": "天气", "seed": 1, "samples": 3, "max_tokens": 4}),
     }
-    answers = {
+    responses = {
         name: re.sub(r'"(?:seconds|time)": [\d.e-]+', "", x) if isinstance(x, str) else x
-        for name, x in answers.items()
+        for name, x in responses.items()
     }
-    answers["processes"] = len(multiprocessing.active_children())
+    responses["processes"] = len(multiprocessing.active_children())
     with ThreadPoolExecutor(8) as pool:
         statuses = pool.map(lambda _: ask(predict, {"texts": TEXTS})[:3], range(24))
-        answers["burst"] = sorted(set(statuses))
-    answers["two connections"] = _on_two_connections(host, port)
-    return answers
+        responses["burst"] = sorted(set(statuses))
+    responses["two connections"] = _on_two_connections(host, port)
+    return responses
 
 
 def _get(host, port, path, **headers):
-    """Headers and body of a response, as texts."""
+    """The access headers and the body of a response, as texts."""
     connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         connection.request("GET", path, headers=headers)

@@ -39,11 +39,11 @@ def _equal(first, other):
 @pytest.mark.parametrize(("command", "base", "row"), CASES)
 def test_a_flag_changes_the_outcome(command, base, row, outcome):
     without = outcome(command, f"{base} {row.without}")
-    with_it = outcome(command, f"{base} {row.with_flags}")
+    with_flag = outcome(command, f"{base} {row.with_flags}")
     assert without["exit"] == row.exits[0], without["stderr"]
-    assert with_it["exit"] == row.exits[1], with_it["stderr"]
-    before, after = without.get(row.part), with_it.get(row.part)
-    assert not _equal(before, after), f"{row.part}: {before}; {sorted(with_it)}"
+    assert with_flag["exit"] == row.exits[1], with_flag["stderr"]
+    before, after = without.get(row.part), with_flag.get(row.part)
+    assert not _equal(before, after), f"{row.part}: {before}; {sorted(with_flag)}"
     if row.check is not None:
         assert row.check(before, after), f"{before} → {after}"
 
@@ -51,14 +51,14 @@ def test_a_flag_changes_the_outcome(command, base, row, outcome):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "base", "row"), CASES)
 def test_a_row_would_fail_if_its_flag_were_ignored(command, base, row, outcome):
-    """The same command, run twice, has the same outcome, or one that the check refuses."""
+    """Running the same command twice gives equal outcomes, or the check refuses them."""
     words = f"{base} {row.without}"
     first, again = (outcome(command, x).get(row.part) for x in (words, f"{words} "))
     assert _equal(first, again) or not row.check(first, again)
 
 
 def _values(settings):
-    """Flag → value, those of nested settings included."""
+    """Flag → value, including nested settings."""
     actual = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -70,7 +70,7 @@ def _values(settings):
 
 
 def _defaults(settings):
-    """Flag → default, of the flags that have one."""
+    """Flag → default, for the flags that have one."""
     actual = {}
     for field in dataclasses.fields(settings):
         if field.default is not dataclasses.MISSING:
@@ -89,7 +89,7 @@ class _Names(defaultdict):
 
 def _set_by(command, words, monkeypatch):
     """Flag → value, as the command's parser reads the words."""
-    for part in SETTINGS[command].__mro__:  # whether values go together is tested elsewhere
+    for part in SETTINGS[command].__mro__:  # combinations of values are tested elsewhere
         if "__post_init__" in vars(part):
             monkeypatch.setattr(part, "__post_init__", lambda self: None)
     return _values(parsed(SETTINGS[command], shlex.split(words.format_map(_Names()))))
@@ -104,10 +104,10 @@ def test_every_flag_has_a_row(command, monkeypatch):
         if command == (name if name in SETTINGS else name.partition(" (")[0])
         for row in rows
     ]
-    known = cache(partial(_set_by, command, monkeypatch=monkeypatch))  # many rows share a base
-    for own, row in rows:
-        before = known(f"{own} {row.without}")
-        after = known(f"{own} {row.with_flags}")
+    values_of = cache(partial(_set_by, command, monkeypatch=monkeypatch))  # many rows share a base
+    for row_base, row in rows:
+        before = values_of(f"{row_base} {row.without}")
+        after = values_of(f"{row_base} {row.with_flags}")
         changed = {flag for flag in after if after[flag] != before[flag]}
         assert len(changed) == 1, f"{row.with_flags} changes {sorted(changed)}"
         (flag,) = changed
@@ -116,7 +116,7 @@ def test_every_flag_has_a_row(command, monkeypatch):
     assert covered == flag_types(SETTINGS[command]).keys()
 
 
-def test_the_seed_decides_on_weights_that_a_checkpoint_lacks(outcome):
+def test_the_seed_determines_weights_that_a_checkpoint_lacks(outcome):
     losses = []
     for before in (5, 6):
         keras.utils.set_random_seed(before)

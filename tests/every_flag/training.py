@@ -8,23 +8,23 @@ ROWS = "rows/train-00000.npy"
 
 
 def saved(events):
-    """How often a training was saved."""
-    return sum(what == "saved" for what, *_ in events)
+    """The number of times a training run was saved."""
+    return sum(event == "saved" for event, *_ in events)
 
 
-def preparation(base, rows):
-    """Rows of the flags that say how a corpus is prepared, for a command that prepares one."""
+def preparation_rows(base, rows):
+    """Rows of the flags of corpus preparation."""
 
-    def of(name):
+    def base_with(name):
         return base.replace("{passages}", f"{{{name}}}")
 
     return [
         Row("--corpus {more_passages}", rows),
-        Row("--field 甲", rows, base=of("corpus")),
-        Row("--encoding big5", rows, base=of("corpus_big5")),
-        Row("--strict", "exit", base=of("damaged"), exits=(0, 2)),
+        Row("--field 甲", rows, base=base_with("corpus")),
+        Row("--encoding big5", rows, base=base_with("corpus_big5")),
+        Row("--strict", "exit", base=base_with("damaged"), exits=(0, 2)),
         Row("--min-characters 30", rows),
-        Row("--drop-repeated-lines", rows, base=of("repeated")),
+        Row("--drop-repeated-lines", rows, base=base_with("repeated")),
         Row(
             "--vocab {word}",
             rows,
@@ -33,13 +33,13 @@ def preparation(base, rows):
         ),
         Row("--vocab-size 90", rows),
         Row("--tokenization word", rows),
-        Row("--lower-case False", rows, base=of("latin").replace("110", "200")),
+        Row("--lower-case False", rows, base=base_with("latin").replace("110", "200")),
         Row("--whole-words", rows),
         Row("--length 12", rows),
         Row("--fill 0", rows, base=base.replace("--length 16", "--length 40")),
         Row("--held-out 0.5", rows),
-        Row("--duplicates exact", rows, base=of("doubled")),
-        Row("--similarity 0.3", rows, base=f"{of('near')} --duplicates near"),
+        Row("--duplicates exact", rows, base=base_with("doubled")),
+        Row("--similarity 0.3", rows, base=f"{base_with('near')} --duplicates near"),
         Row("--workers 2", "computed", lambda _, events: ("processes", None, (2,)) in events),
         Row("--engine dask", "stderr", has("127.0.0.1:9"), exits=(0, 2)),
         Row(
@@ -60,11 +60,11 @@ PRETRAIN_CORPUS = (
     f"--corpus {{passages}} {READ} --output {{out}}/run --architecture {{architecture}}"
 )
 ONE_STEP = PRETRAIN.replace("--steps 2", "--steps 1")
-LINES, JUDGED = "run/metrics.jsonl", "run/evaluations.jsonl"
+METRICS, EVALUATIONS = "run/metrics.jsonl", "run/evaluations.jsonl"
 STAGES = "'length=16 steps=2' 'length=16 steps=3 batch-size=2'"
 
 
-def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
+def optimizer_rows(part, base, learning_rate="0.02", steps="--steps 3"):
     """Rows of the flags of an optimizer."""
     base = f"{base} {steps}"
     return [
@@ -80,7 +80,7 @@ def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
     ]
 
 
-def of_masking(part, base):
+def masking_rows(part, base):
     """Rows of the flags of masking."""
     return [
         Row("--mask-rate 0.5", part, base=base),
@@ -89,10 +89,10 @@ def of_masking(part, base):
     ]
 
 
-TRAINED = (
+TRAINING_FLAGS = (
     "--epochs 1 --batch-size 8 --learning-rate 0.01 --log-every 1 --dropout 0 --precision float32"
 )
-FINETUNE = f"--checkpoint {{mlm}} --train {{examples}} --output {{out}}/run {TRAINED}"
+FINETUNE = f"--checkpoint {{mlm}} --train {{examples}} --output {{out}}/run {TRAINING_FLAGS}"
 ONE_BATCH = FINETUNE.replace("--batch-size 8", "--batch-size 16")
 TAGS = FINETUNE.replace("{examples}", "{tags}")
 SCORED = FINETUNE.replace("{examples}", "{scored} --task embedding")
@@ -100,21 +100,21 @@ MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
 PARAPHRASES = FINETUNE.replace("{examples}", "{matches} --task paraphrase")
 REPORT = "run/report.json"
 
-# The rows marked slow are of settings whose use other quick tests show: `test_every_flag_has_a_row`
-# shows for each of them that its flag sets it.
+# Rows marked as slow are for settings whose effect other quick tests check.
+# `test_every_flag_has_a_row` shows for each of them that the flag sets the value.
 TABLES = {
     "prepare": (
         PREPARE,
         [
-            *preparation(PREPARE, ROWS),
+            *preparation_rows(PREPARE, ROWS),
             Row("--output {out}/other", "other/train-00000.npy"),
         ],
     ),
     "pretrain (preparation)": (
         PRETRAIN_CORPUS,
-        [  # `pretrain` has the settings of `prepare`, and gives them on as a whole
+        [  # `pretrain` passes the settings of `prepare` on unchanged
             row._replace(slow=row.with_flags.split()[0] not in ("--corpus", "--vocab", "--engine"))
-            for row in preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy")
+            for row in preparation_rows(PRETRAIN_CORPUS, "run/rows/train-00000.npy")
         ]
         + [
             Row(
@@ -136,13 +136,13 @@ TABLES = {
                 lambda _, x: x[-1][-1] == (2, 16),
                 slow=True,
             ),
-            Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}", slow=True),
-            Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1], slow=True),
-            Row("--ema 0.5", JUDGED),
+            Row("--one-schedule", METRICS, base=f"{PRETRAIN} --stages {STAGES}", slow=True),
+            Row("--save-every 1", EVALUATIONS, lambda *texts: '"step": 1' in texts[1], slow=True),
+            Row("--ema 0.5", EVALUATIONS),
             Row("--devices 2", "exit", exits=(0, 2)),
             Row("--model-parallel 2", "exit", exits=(0, 2)),
             Row("--distributed", "exit", exits=(0, 2)),
-            Row("--evaluation-rows 2", JUDGED),
+            Row("--evaluation-rows 2", EVALUATIONS),
             Row(
                 "--keep-checkpoints 1",
                 "run/checkpoints/step-00000001/state.json",
@@ -163,32 +163,32 @@ TABLES = {
     "pretrain (steps)": (
         PRETRAIN,
         [
-            Row("--rows {more_rows}", LINES, base=ONE_STEP, slow=True),
-            Row("--objective causal", LINES, base=ONE_STEP, slow=True),
+            Row("--rows {more_rows}", METRICS, base=ONE_STEP, slow=True),
+            Row("--objective causal", METRICS, base=ONE_STEP, slow=True),
             Row(
                 "--init-from {other_mlm}",
-                LINES,
+                METRICS,
                 without="--init-from {mlm}",
                 base=ONE_STEP.replace("--architecture {architecture}", ""),
                 slow=True,
             ),
-            Row("--embeddings neighbours", LINES, base=ONE_STEP, slow=True),
-            Row("--dropout 0.5", LINES, without="--dropout 0", base=ONE_STEP),
-            Row("--attention-dropout 0.5", LINES, base=ONE_STEP),
-            Row("--batch-size 8", LINES, base=ONE_STEP),
+            Row("--embeddings neighbours", METRICS, base=ONE_STEP, slow=True),
+            Row("--dropout 0.5", METRICS, without="--dropout 0", base=ONE_STEP),
+            Row("--attention-dropout 0.5", METRICS, base=ONE_STEP),
+            Row("--batch-size 8", METRICS, base=ONE_STEP),
             Row(
                 "--steps 3",
-                LINES,
+                METRICS,
                 lambda *texts: [len(x.splitlines()) for x in texts] == [2, 3],
                 slow=True,
             ),
-            Row("--log-every 2", LINES, slow=True),
-            Row("--seed 3", LINES, base=ONE_STEP),
+            Row("--log-every 2", METRICS, slow=True),
+            Row("--seed 3", METRICS, base=ONE_STEP),
             Row("--accumulate 2", "computed", lambda _, x: x[0][-1] == (2, 16), base=ONE_STEP),
-            *of_optimizer(LINES, PRETRAIN),
+            *optimizer_rows(METRICS, PRETRAIN),
             Row(
                 "--spike-factor 1.01",
-                LINES,
+                METRICS,
                 base=f"{PRETRAIN} --learning-rate 0.3 --warmup 0 --steps 6",
                 slow=True,
             ),
@@ -199,23 +199,23 @@ TABLES = {
                 exits=(0, 1),
                 slow=True,
             ),
-            *of_masking(LINES, ONE_STEP),
+            *masking_rows(METRICS, ONE_STEP),
             Row(
                 "--corpus-weights a 1 b 9",
-                LINES,
+                METRICS,
                 base=PRETRAIN.replace("{rows}", "{two_corpora}"),
                 slow=True,
             ),
             Row(
                 "--corpus-temperature 5",
-                LINES,
+                METRICS,
                 base=PRETRAIN.replace("{rows}", "{two_corpora}"),
                 slow=True,
             ),
-            Row("--peak-flops 1e9", LINES, has("mfu"), base=ONE_STEP, slow=True),
+            Row("--peak-flops 1e9", METRICS, has("mfu"), base=ONE_STEP, slow=True),
             Row(
                 "--precision mixed_bfloat16",
-                LINES,
+                METRICS,
                 without="--precision float32",
                 base=ONE_STEP,
                 slow=True,
@@ -237,7 +237,7 @@ TABLES = {
             ),
             Row(
                 "--epochs 2",
-                JUDGED,
+                EVALUATIONS,
                 lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
                 slow=True,
             ),
@@ -253,7 +253,7 @@ TABLES = {
             Row("--metric macro_f1", REPORT, slow=True),
             Row(
                 "--patience 1",
-                JUDGED,
+                EVALUATIONS,
                 base=f"{FINETUNE} --epochs 3 --learning-rate 1e-12",
                 slow=True,
             ),
@@ -295,82 +295,82 @@ TABLES = {
     "finetune (steps)": (
         ONE_BATCH,
         [
-            Row("--checkpoint {other_mlm}", LINES, slow=True),
-            Row("--train {more_examples}", LINES, slow=True),
-            Row("--valid {more_examples}", LINES, slow=True),
-            Row("--valid-share 0.3", LINES),
-            Row("--test-share 0.3", LINES),
-            Row("--task regression", LINES, slow=True),
-            Row("--text-columns 另", LINES, slow=True),
-            Row("--label-column 类", LINES, slow=True),
+            Row("--checkpoint {other_mlm}", METRICS, slow=True),
+            Row("--train {more_examples}", METRICS, slow=True),
+            Row("--valid {more_examples}", METRICS, slow=True),
+            Row("--valid-share 0.3", METRICS),
+            Row("--test-share 0.3", METRICS),
+            Row("--task regression", METRICS, slow=True),
+            Row("--text-columns 另", METRICS, slow=True),
+            Row("--label-column 类", METRICS, slow=True),
             Row(
                 "--first-line header",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("{examples}", "{without_header} --text-columns 1")
                 + " --label-column 2",
                 slow=True,
             ),
             Row(
                 "--label-separator ;",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("{examples}", "{separated} --task multilabel"),
                 exits=(2, 0),
                 slow=True,
             ),
             Row(
                 "--encoding big5",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("{examples}", "{examples_big5}"),
                 slow=True,
             ),
             Row(
                 "--sheet 二",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("{examples}", "{examples_book}"),
                 slow=True,
             ),
-            Row("--max-length 6", LINES),
-            Row("--long-texts head-tail", LINES, base=f"{ONE_BATCH} --max-length 6"),
-            Row("--pooling mean", LINES),
-            Row("--crf", LINES, base=TAGS, slow=True),
-            Row("--label-prompts", LINES, base=f"{TAGS} --task spans"),
+            Row("--max-length 6", METRICS),
+            Row("--long-texts head-tail", METRICS, base=f"{ONE_BATCH} --max-length 6"),
+            Row("--pooling mean", METRICS),
+            Row("--crf", METRICS, base=TAGS, slow=True),
+            Row("--label-prompts", METRICS, base=f"{TAGS} --task spans"),
             Row(
                 "--shared-tokens yes",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("{examples}", "{scored} --task pair"),
             ),
-            Row("--from-scratch", LINES),
-            Row("--adapt yes", LINES, slow=True),
-            Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),
+            Row("--from-scratch", METRICS),
+            Row("--adapt yes", METRICS, slow=True),
+            Row("--unlabelled {passages}", METRICS, base=f"{ONE_BATCH} --adapt yes", slow=True),
             Row("--batch-size 4", "computed", base=FINETUNE, slow=True),
-            Row("--learning-rate 0.02", LINES, base=FINETUNE),
-            Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf", slow=True),
-            Row("--layer-decay 0.1", LINES, base=FINETUNE),
-            Row("--warmup 0.9", LINES, base=FINETUNE, slow=True),
-            Row("--schedule constant", LINES, base=FINETUNE, slow=True),
-            Row("--weight-decay 9", LINES, base=FINETUNE, slow=True),
-            Row("--beta-2 0.5", LINES, base=FINETUNE, slow=True),
-            Row("--clip-norm 0.01", LINES, base=FINETUNE, slow=True),
-            Row("--accumulate 2", LINES, base=FINETUNE),
-            Row("--label-smoothing 0.1", LINES, slow=True),
-            Row("--focal 2", LINES, slow=True),
-            Row("--class-weights balanced", LINES, slow=True),
+            Row("--learning-rate 0.02", METRICS, base=FINETUNE),
+            Row("--crf-learning-rate 0.5", METRICS, base=f"{TAGS} --crf", slow=True),
+            Row("--layer-decay 0.1", METRICS, base=FINETUNE),
+            Row("--warmup 0.9", METRICS, base=FINETUNE, slow=True),
+            Row("--schedule constant", METRICS, base=FINETUNE, slow=True),
+            Row("--weight-decay 9", METRICS, base=FINETUNE, slow=True),
+            Row("--beta-2 0.5", METRICS, base=FINETUNE, slow=True),
+            Row("--clip-norm 0.01", METRICS, base=FINETUNE, slow=True),
+            Row("--accumulate 2", METRICS, base=FINETUNE),
+            Row("--label-smoothing 0.1", METRICS, slow=True),
+            Row("--focal 2", METRICS, slow=True),
+            Row("--class-weights balanced", METRICS, slow=True),
             Row(
                 "--r-drop 1",
-                LINES,
+                METRICS,
                 base=ONE_BATCH.replace("--dropout 0", "--dropout 0.3"),
                 slow=True,
             ),
-            Row("--fgm 0.5", LINES, base=FINETUNE, slow=True),
-            Row("--loss classifier", LINES, base=SCORED, slow=True),
-            Row("--hard-negatives 1", LINES, base=MATCHES, slow=True),
-            Row("--dimensions 4", LINES, base=MATCHES, slow=True),
-            Row("--teacher {other_mlm}", LINES, base=PARAPHRASES, slow=True),
+            Row("--fgm 0.5", METRICS, base=FINETUNE, slow=True),
+            Row("--loss classifier", METRICS, base=SCORED, slow=True),
+            Row("--hard-negatives 1", METRICS, base=MATCHES, slow=True),
+            Row("--dimensions 4", METRICS, base=MATCHES, slow=True),
+            Row("--teacher {other_mlm}", METRICS, base=PARAPHRASES, slow=True),
             Row("--micro-batches 2", "computed", base=MATCHES, slow=True),
-            Row("--dropout 0.5", LINES, slow=True),
-            Row("--precision mixed_bfloat16", LINES, slow=True),
-            Row("--seed 3", LINES),
-            Row("--log-every 2", LINES, base=FINETUNE, slow=True),
+            Row("--dropout 0.5", METRICS, slow=True),
+            Row("--precision mixed_bfloat16", METRICS, slow=True),
+            Row("--seed 3", METRICS),
+            Row("--log-every 2", METRICS, base=FINETUNE, slow=True),
         ],
     ),
 }

@@ -1,7 +1,7 @@
-"""The page of `examples/browser`: transformers.js with an export of ours, in Node and in a browser.
+"""The page of `examples/browser` runs an export in transformers.js, in Node and in a browser.
 
-`npm install --prefix .venv/node @huggingface/transformers` installs the package; NODE_MODULES may
-name another folder.
+`npm install --prefix .venv/node @huggingface/transformers` installs the package. NODE_MODULES sets
+another folder.
 """
 
 import functools
@@ -36,7 +36,7 @@ TEXTS = [
     "价格\ue5e5元，\u200b零\x01宽 각 😀👨\u200d👩 𫠠",
     "中国经济" * 15,
 ]
-# What the page uses of a document.
+# A fake of the parts of `document` that the page uses.
 DOCUMENT = """
 const elements = { form: {}, "#text": {}, "#predict": {}, "#scores": {} };
 elements.form.addEventListener = (_, listener) => (elements.submit = listener);
@@ -55,7 +55,7 @@ console.log(JSON.stringify(result));
 
 @pytest.fixture
 def site(tmp_path):
-    """A folder with the page's `model`, and what `load` gives for the texts."""
+    """A folder with the page's `model`, and the scores that `load` gives for the texts."""
     if not (MODULES / "@huggingface" / "transformers").is_dir():
         pytest.skip(f"needs transformers.js in {MODULES}: npm install @huggingface/transformers")
     task = Classification(labels=("坏", "中", "好"), max_length=64)
@@ -69,7 +69,7 @@ def site(tmp_path):
 
 
 def read(text):
-    """What the page shows: the labels with their probabilities."""
+    """The labels and probabilities that the page shows."""
     lines = [line.split() for line in text.splitlines()]
     assert [float(x) for _, x in lines] == sorted((float(x) for _, x in lines), reverse=True)
     return {label: pytest.approx(float(score), abs=1e-4) for label, score in lines}
@@ -77,7 +77,7 @@ def read(text):
 
 @pytest.mark.clients
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
-def test_its_code_in_node(site):
+def test_the_code_of_the_page_in_node(site):
     folder, want = site
     (code,) = re.findall(r'<script type="module">(.*)</script>', PAGE.read_text("utf-8"), re.S)
     code, count = URL.subn('"@huggingface/transformers"', code)
@@ -94,9 +94,9 @@ def test_the_page_in_a_browser(site, browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
     folder, want = site
-    # The packages that the page loads from elsewhere.
-    own = '"./node_modules/@huggingface/transformers/dist/transformers.min.js"'
-    page = URL.sub(own, PAGE.read_text("utf-8"))
+    # Load the packages from this server instead of a CDN.
+    local_module = '"./node_modules/@huggingface/transformers/dist/transformers.min.js"'
+    page = URL.sub(local_module, PAGE.read_text("utf-8"))
     wasm = 'env.backends.onnx.wasm.wasmPaths = "/node_modules/onnxruntime-web/dist/";'
     page = page.replace("env.allowLocalModels", f"{wasm}\n  env.allowLocalModels")
     (folder / "index.html").write_text(page, "utf-8")

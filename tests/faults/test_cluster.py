@@ -1,4 +1,4 @@
-"""A cluster that loses workers, and is lost, changes not a byte of what is prepared."""
+"""A cluster that loses workers or its scheduler does not change a byte of the prepared files."""
 
 import os
 import signal
@@ -27,13 +27,13 @@ VOCABULARY = ROOT / "tests" / "fixtures" / "tokenizer" / "word" / "vocab.txt"
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    """Small parts."""
+    """Use small parts, so that a small corpus has many."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Three workers; a test that takes one away brings another."""
+    """A cluster of three workers. A test that stops a worker adds another one."""
     variables = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "2s"}  # five minutes by default
     with Loopback(tmp_path_factory.mktemp("cluster"), 3, **variables) as cluster:
         yield cluster
@@ -41,30 +41,30 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(write_corpus, tmp_path_factory):
-    """About 60 parts."""
+    """A corpus of about 60 parts."""
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 4_000, length=150)
 
 
 @pytest.fixture(scope="module")
 def configure(corpus, tmp_path_factory):
-    """configure(cluster, …) → settings with an output of their own; in this process if None."""
+    """configure(cluster, …) → settings with a new output folder, by default for this process."""
 
     def make(cluster=None, **changes):
-        where = {"engine": "dask", "scheduler": str(cluster.file)} if cluster else {"workers": 1}
+        engine = {"engine": "dask", "scheduler": str(cluster.file)} if cluster else {"workers": 1}
         settings = {
             "corpus": (str(corpus),),
             "output": str(tmp_path_factory.mktemp("output") / "rows"),
             "vocab": str(VOCABULARY),
             "length": 64,
         }
-        return PreparationConfig(**settings | where | changes)
+        return PreparationConfig(**settings | engine | changes)
 
     return make
 
 
 @pytest.fixture(scope="module")
 def expected(configure):
-    """What one process on this machine writes."""
+    """The files that one process on this machine writes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "PART_CHARACTERS", 10_000)
         return prepare(configure())
@@ -72,7 +72,7 @@ def expected(configure):
 
 @pytest.fixture
 def when():
-    """when(output, parts, act, …): act in a thread of its own when so many parts are recorded."""
+    """when(output, parts, act, …): call the functions once that many parts are recorded."""
     threads = []
 
     def start(output, parts, *acts):
@@ -88,17 +88,17 @@ def when():
     yield start
     for thread in threads:
         thread.join(10)
-        assert not thread.is_alive(), "the test did not get so far"
+        assert not thread.is_alive(), "the condition was never met"
 
 
-def test_a_killed_and_a_frozen_worker_change_not_a_byte(cluster, configure, expected, when):
+def test_killed_and_frozen_workers_do_not_change_a_byte(cluster, configure, expected, when):
     config = configure(cluster)
     killed, frozen, *_ = running(cluster)
     when(config.output, 10, killed.kill, lambda: freeze(frozen))
     when(config.output, 25, lambda: thaw(frozen))
     assert differences(prepare(config), expected) == []
     assert killed.wait() == -signal.SIGKILL
-    frozen.kill()  # Dask gave its work to the others, and lets it end when it wakes up
+    frozen.kill()  # its work is done by the other workers, and Dask ends it when it wakes up
     frozen.wait()
     cluster.add_worker()
     cluster.add_worker()
@@ -112,25 +112,25 @@ def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure
     output = prepare(config)
     assert differences(output, expected) == []
     thaw(frozen)
-    frozen.wait(30)  # ends what it was writing, and then itself
+    frozen.wait(30)  # it finishes its write and then exits
     assert differences(output, expected) == []
     cluster.add_worker()
 
 
-def test_a_part_done_once_more_after_the_end_changes_nothing(configure, expected, monkeypatch):
-    done = []
+def test_a_part_repeated_after_the_end_changes_nothing(configure, expected, monkeypatch):
+    tasks = []
 
     @contextmanager
-    def remembered(task, *_):
+    def recording_workers(task, *_):
         def submit(item):
-            done.append(partial(task, item))
-            return done[-1]
+            tasks.append(partial(task, item))
+            return tasks[-1]
 
         yield workers.Workers(submit, room=lambda: 3)
 
-    monkeypatch.setattr(preparation, "open_workers", remembered)
+    monkeypatch.setattr(preparation, "open_workers", recording_workers)
     output = prepare(configure())
-    for write in done[:3]:
+    for write in tasks[:3]:
         assert write()["shards"]
     assert differences(output, expected) == []
 
@@ -140,7 +140,7 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
     assert differences(prepare(configure(cluster, **changes)), prepare(configure(**changes))) == []
 
 
-def test_bad_input_inside_a_task_is_bad_input(cluster, tmp_path):
+def test_bad_input_in_a_task_is_reported_as_bad_input(cluster, tmp_path):
     with workers.cluster(check_length, tmp_path, str(cluster.file)) as pool:
         results = workers.in_order(pool, [512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
@@ -181,7 +181,7 @@ preparation.prepare(preparation.{config!r})
 
 
 @pytest.mark.slow
-def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path):
+def test_a_worker_without_the_package_is_reported(configure, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['roformer_tf'] = None")
     with Loopback(tmp_path / "cluster") as cluster:
         cluster.add_worker(PYTHONPATH=str(tmp_path))
@@ -190,7 +190,7 @@ def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_part_that_kills_its_worker_is_named(tmp_path):
+def test_a_part_that_kills_its_worker_is_reported(tmp_path):
     failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with (
         Loopback(tmp_path / "cluster", 1, **failures) as cluster,

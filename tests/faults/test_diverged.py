@@ -1,4 +1,4 @@
-"""A loss that explodes stops the run; the last good checkpoint stays, and can be used."""
+"""A diverging loss stops the run, and the last good checkpoint stays usable."""
 
 import json
 
@@ -17,7 +17,7 @@ def everything_finite(folder):
 
 @pytest.mark.slow
 def test_an_absurd_learning_rate_stops_the_run_with_one_message(pretrain_flags, tmp_path, capsys):
-    """It rises by 0.02 every step: first steps that do no harm, then ones that no model bears."""
+    """The rate rises by 0.02 per step: first steps are harmless, later ones diverge."""
     run = tmp_path / "run"
     rising = {"learning_rate": 1000, "warmup": 0.99, "steps": 50_500, "clip_norm": 1e9}
     assert main(["pretrain", *pretrain_flags(run, **rising, save_every=10)]) == 1
@@ -43,7 +43,7 @@ def test_an_absurd_learning_rate_stops_the_run_with_one_message(pretrain_flags, 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("held_out", [0.1, 0], ids=["evaluated", "not evaluated"])
 def test_weights_that_become_nan_are_not_saved(pretrain_flags, tmp_path, capsys, held_out):
-    """In one step of infinite length, when its own loss is still fine."""
+    """One step of infinite length makes the weights NaN, although its own loss is still finite."""
     run = tmp_path / "run"
     absurd = {"learning_rate": 1e38, "warmup": 0, "clip_norm": 1e30, "weight_decay": 1e10}
     flags = pretrain_flags(run, **absurd, save_every=1, held_out=held_out)

@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: broken, changed, missing, killed, twice at once."""
+"""Downloads from a local server that breaks off, changes files, or is missing."""
 
 import os
 import re
@@ -15,8 +15,8 @@ from roformer_tf.checkpoints import registry
 from roformer_tf.errors import InputError
 from tests.support.download_server import CONFIG, FILE, NAME, Server, make_zip
 
-SOME = 18 * registry.CHUNK
-"""Bytes after which a connection breaks: so that none that came is lost."""
+CUT_AT = 18 * registry.CHUNK
+"""Bytes after which a connection breaks: a multiple of the chunk size, so that no byte is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def content(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """Another file of the same length."""
+    """A different file of the same length."""
     return make_zip(tmp_path_factory.mktemp("other") / FILE, seed=1)
 
 
@@ -46,39 +46,39 @@ def server(content, cache, monkeypatch):
 
 @pytest.fixture
 def no_mirror(cache, monkeypatch):
-    """A mirror where nobody answers."""
+    """The URL of a mirror that nothing listens on."""
     with Server({}) as server:
         url = server.url
     monkeypatch.setenv("ROFORMER_TF_MIRROR", url)
     return url
 
 
-def held(cache):
-    """Files in the cache; the lock, which is empty and stays, aside."""
+def files_in(cache):
+    """The files in the cache, without the empty lock file that stays."""
     return {path.name for path in cache.iterdir() if path.suffix != ".lock"}
 
 
-WHOLE = {FILE}
+COMPLETE = {FILE}
 
 
-def refused(match, *arguments, **flags):
+def error_of(match, *arguments, **flags):
     with pytest.raises(InputError, match=match) as caught:
         registry.download(*(arguments or (NAME,)), **flags)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
-# --- A download ---------------------------------------------------------------------------------
+# --- Complete downloads -------------------------------------------------------------------------
 
 
-def test_it_lands_in_the_cache_whole(server, cache, content):
+def test_a_download_is_complete_in_the_cache(server, cache, content):
     assert registry.download(NAME) == cache / FILE
     assert (cache / FILE).read_bytes() == content
-    assert held(cache) == WHOLE
+    assert files_in(cache) == COMPLETE
     assert server.asked == [(FILE, "")]
 
 
-def test_a_bar_on_a_terminal_shows_how_far_it_is(server, cache, capfd, monkeypatch):
+def test_a_terminal_shows_a_progress_bar(server, cache, capfd, monkeypatch):
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     registry.download(NAME)
     out, err = capfd.readouterr()
@@ -86,7 +86,7 @@ def test_a_bar_on_a_terminal_shows_how_far_it_is(server, cache, capfd, monkeypat
     assert re.search(rf"{FILE}: 100%\|.*\| 1\.05M/1\.05M \[.*B/s\]", err)
 
 
-def test_after_that_the_server_is_not_needed(content, cache, monkeypatch):
+def test_a_cached_file_needs_no_server(content, cache, monkeypatch):
     with Server({FILE: content}) as server:
         monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url)
         registry.download(NAME)
@@ -94,13 +94,13 @@ def test_after_that_the_server_is_not_needed(content, cache, monkeypatch):
     assert len(server.asked) == 1
 
 
-def test_a_name_used_as_a_source_is_fetched(server, cache, content):
+def test_a_model_name_as_a_source_is_downloaded(server, cache, content):
     assert registry.locate(NAME).read_bytes() == content
     assert registry.locate(NAME) == registry.locate(FILE.removesuffix(".zip"))
     assert len(server.asked) == 1
 
 
-def test_a_slash_at_the_end_of_the_mirror_is_no_matter(server, cache, monkeypatch):
+def test_the_mirror_may_end_with_a_slash(server, cache, monkeypatch):
     monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url + "/")
     registry.download(NAME)
     assert server.asked == [(FILE, "")]
@@ -114,11 +114,11 @@ def test_two_processes_at_once_get_one_good_file(server, cache, content):
     assert ["waiting for another process" in err for _, err in outputs].count(True) == 1
     assert (cache / FILE).read_bytes() == content
     assert len(server.asked) == 1
-    assert held(cache) == WHOLE
+    assert files_in(cache) == COMPLETE
 
 
 def start():
-    """A process that downloads."""
+    """Start a process that downloads."""
     code = f"from roformer_tf.checkpoints import registry; print(registry.download({NAME!r}))"
     return subprocess.Popen(
         [sys.executable, "-c", code],
@@ -129,75 +129,71 @@ def start():
     )
 
 
-# --- A broken one -------------------------------------------------------------------------------
+# --- Interrupted downloads ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("versions", ["etag", "date"])
-def test_a_cut_connection_is_taken_up_in_the_middle(versions, server, cache, content):
+def test_a_broken_connection_is_resumed(versions, server, cache, content):
     server.versions = versions
     half = len(content) // 2 // registry.CHUNK * registry.CHUNK
     server.cuts = [half, registry.CHUNK]
     registry.download(NAME)
-    assert [wanted for _, wanted in server.asked] == [
+    assert [requested_range for _, requested_range in server.asked] == [
         "",
         f"bytes={half}-",
         f"bytes={half + registry.CHUNK}-",
     ]
     assert (cache / FILE).read_bytes() == content
-    assert held(cache) == WHOLE
+    assert files_in(cache) == COMPLETE
 
 
-def test_a_later_call_goes_on_where_the_first_one_stopped(server, cache, content):
-    server.cuts, server.statuses = [SOME], [None, 503]
-    message = refused(rf"503 .*; try again to continue after {SOME:,} bytes, or download ")
+def test_a_later_call_resumes(server, cache, content):
+    server.cuts, server.statuses = [CUT_AT], [None, 503]
+    message = error_of(rf"503 .*; try again to continue after {CUT_AT:,} bytes, or download ")
     assert registry.find(NAME).baidu_code in message
-    assert held(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
+    assert files_in(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
     assert registry.cached(registry.find(NAME)) is None
     registry.download(NAME)
-    assert server.asked[2:] == [(FILE, f"bytes={SOME}-")]
+    assert server.asked[2:] == [(FILE, f"bytes={CUT_AT}-")]
     assert (cache / FILE).read_bytes() == content
-    assert held(cache) == WHOLE
+    assert files_in(cache) == COMPLETE
 
 
 @pytest.mark.parametrize("versions", ["etag", "date"])
-def test_the_half_of_a_file_that_has_changed_since_is_not_used(
-    versions, server, cache, content, other
-):
-    server.versions, server.cuts, server.statuses = versions, [SOME], [None, 503]
-    refused("503")
+def test_a_part_of_a_changed_file_is_not_used(versions, server, cache, content, other):
+    server.versions, server.cuts, server.statuses = versions, [CUT_AT], [None, 503]
+    error_of("503")
     server.files[FILE] = other
     registry.download(NAME)
     assert (cache / FILE).read_bytes() == other
 
 
 @pytest.mark.parametrize("versions", ["weak", "nothing"])
-def test_without_a_version_it_starts_afresh(versions, server, cache, content):
-    server.versions, server.cuts, server.statuses = versions, [SOME], [None, 503]
-    refused("503")
+def test_without_a_version_the_download_restarts(versions, server, cache, content):
+    server.versions, server.cuts, server.statuses = versions, [CUT_AT], [None, 503]
+    error_of("503")
     registry.download(NAME)
-    assert [wanted for _, wanted in server.asked] == ["", "", ""]
+    assert [requested_range for _, requested_range in server.asked] == ["", "", ""]
     assert (cache / FILE).read_bytes() == content
 
 
-def test_a_server_that_knows_no_ranges_sends_it_afresh(server, cache, content):
-    server.ranges, server.cuts = False, [SOME]
+def test_without_range_support_the_download_restarts(server, cache, content):
+    server.ranges, server.cuts = False, [CUT_AT]
     registry.download(NAME)
-    assert server.asked == [(FILE, ""), (FILE, f"bytes={SOME}-")]
+    assert server.asked == [(FILE, ""), (FILE, f"bytes={CUT_AT}-")]
     assert (cache / FILE).read_bytes() == content
 
 
-def test_another_mirror_does_not_go_on_with_the_half_of_the_first(
-    server, cache, content, monkeypatch
-):
-    server.cuts, server.statuses = [SOME], [None, 503]
-    refused("503")
+def test_another_mirror_does_not_resume_the_part_of_the_first(server, cache, content, monkeypatch):
+    server.cuts, server.statuses = [CUT_AT], [None, 503]
+    error_of("503")
     with Server({FILE: content}) as second:
         monkeypatch.setenv("ROFORMER_TF_MIRROR", second.url)
         registry.download(NAME)
     assert second.asked == [(FILE, "")]
 
 
-def test_a_half_without_its_note_is_not_used(server, cache, content):
+def test_a_part_without_its_metadata_is_not_used(server, cache, content):
     cache.mkdir()
     (cache / f"{FILE}.part").write_bytes(b"x" * 100)
     registry.download(NAME)
@@ -205,16 +201,16 @@ def test_a_half_without_its_note_is_not_used(server, cache, content):
     assert (cache / FILE).read_bytes() == content
 
 
-def test_a_server_that_cuts_every_answer_at_once_is_given_up(server, cache):
-    server.cuts = [SOME, 0]
-    assert "closed the connection too early" in refused(f"{SOME:,} bytes")
+def test_a_server_that_closes_every_connection_is_an_error(server, cache):
+    server.cuts = [CUT_AT, 0]
+    assert "closed the connection too early" in error_of(f"{CUT_AT:,} bytes")
     assert len(server.asked) == 2
 
 
-def test_a_silent_server_is_given_up(server, cache, monkeypatch):
+def test_a_silent_server_times_out(server, cache, monkeypatch):
     monkeypatch.setattr(registry, "TIMEOUT", 0.2)
     server.pause = 1
-    refused(r"cannot download .*: the connection to 127\.0\.0\.1:\d+ failed")
+    error_of(r"cannot download .*: the connection to 127\.0\.0\.1:\d+ failed")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills with a signal")
@@ -230,70 +226,72 @@ def test_a_killed_download_leaves_nothing_that_looks_finished(share, server, cac
         time.sleep(0.0005)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    if (cache / FILE).exists():  # it was quicker than the kill: then it is whole
+    if (cache / FILE).exists():  # the download was faster than the kill, so it is complete
         assert (cache / FILE).read_bytes() == content
     else:
         assert registry.cached(registry.find(NAME)) is None
     assert registry.download(NAME).read_bytes() == content
-    assert held(cache) == WHOLE
-    assert all(wanted for _, wanted in server.asked[1:]), "it goes on where it was"
+    assert files_in(cache) == COMPLETE
+    assert all(requested_range for _, requested_range in server.asked[1:]), (
+        "the download did not resume"
+    )
 
 
-def test_a_copy_that_was_killed_on_its_way_into_the_cache_is_swept(server, cache):
+def test_an_interrupted_copy_into_the_cache_is_removed(server, cache):
     cache.mkdir()
     (cache / f".{FILE}.abcdefgh.tmp").write_bytes(b"half")
     (cache / ".another_release.zip.abcdefgh.tmp").write_bytes(b"another process writes it")
     registry.download(NAME)
-    assert held(cache) == {*WHOLE, ".another_release.zip.abcdefgh.tmp"}
+    assert files_in(cache) == {*COMPLETE, ".another_release.zip.abcdefgh.tmp"}
 
 
-def test_all_but_the_copy_was_done_before_the_kill(server, cache, content):
-    server.cuts, server.statuses = [SOME], [None, 503]
-    refused("503")
+def test_a_complete_part_is_only_copied(server, cache, content):
+    server.cuts, server.statuses = [CUT_AT], [None, 503]
+    error_of("503")
     (cache / f"{FILE}.part").write_bytes(content)
     registry.download(NAME)
     assert server.asked[2:] == [(FILE, f"bytes={len(content)}-")]
     assert (cache / FILE).read_bytes() == content
 
 
-# --- No download --------------------------------------------------------------------------------
+# --- Failed downloads ---------------------------------------------------------------------------
 
 
-def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(no_mirror, cache):
+def test_offline_one_sentence_names_the_url_and_the_target(no_mirror, cache):
     release = registry.find(NAME)
-    message = refused("^cannot download")
+    message = error_of("^cannot download")
     for part in (FILE, release.url, release.baidu_url, release.baidu_code, str(cache)):
         assert part in message
     assert len(re.findall(r"[.!?] |[.!?]$", message)) == 1
-    assert held(cache) == set()
+    assert files_in(cache) == set()
     with pytest.raises(InputError) as caught:
         registry.locate(NAME)
     assert str(caught.value) == message
 
 
-def test_and_what_it_says_works(no_mirror, cache, content):
-    refused("^cannot download")
+def test_a_manual_download_to_that_target_works(no_mirror, cache, content):
+    error_of("^cannot download")
     (cache / FILE).write_bytes(content)
     assert registry.locate(NAME) == registry.download(NAME) == cache / FILE
 
 
 @pytest.mark.parametrize("status", [403, 404, 500, 503])
-def test_the_servers_answer_is_reported(status, server, cache):
+def test_the_status_of_the_server_is_reported(status, server, cache):
     server.statuses = [status]
-    message = refused(rf"{server.url}/{FILE} responds with {status} \w+")
+    message = error_of(rf"{server.url}/{FILE} responds with {status} \w+")
     assert "download" in message
-    assert held(cache) == set()
+    assert files_in(cache) == set()
 
 
-def test_a_mirror_that_is_no_url_is_named(cache, monkeypatch):
+def test_a_mirror_that_is_not_a_url_is_reported(cache, monkeypatch):
     monkeypatch.setenv("ROFORMER_TF_MIRROR", "somewhere")
-    assert "somewhere" in refused("^cannot download")
+    assert "somewhere" in error_of("^cannot download")
 
 
 def test_a_page_instead_of_the_zip_is_refused_and_not_kept(server, cache):
     server.files[FILE] = b"<html>Please log in to this network.</html>"
-    refused(rf"the file that {server.url}/{FILE} sent cannot be used: .*not a complete zip")
-    assert held(cache) == set()
+    error_of(rf"the file that {server.url}/{FILE} sent cannot be used: .*not a complete zip")
+    assert files_in(cache) == set()
 
 
 def test_a_command_ends_with_one_line_and_exit_code_2(no_mirror, cache, capfd):
@@ -306,11 +304,11 @@ def test_a_command_ends_with_one_line_and_exit_code_2(no_mirror, cache, capfd):
     assert line.startswith(f"roformer-tf fill-mask: cannot download {FILE[:-4]}: ")
 
 
-# --- A changed file -----------------------------------------------------------------------------
+# --- Damaged files ------------------------------------------------------------------------------
 
 
 def change(path):
-    """Change one byte in the middle."""
+    """Change one byte in the middle of a file."""
     changed = bytearray(path.read_bytes())
     changed[len(changed) // 2] ^= 1
     path.write_bytes(changed)
@@ -319,7 +317,7 @@ def change(path):
 def test_a_file_that_has_changed_in_the_cache_is_refused(server, cache, content):
     path = registry.download(NAME)
     change(path)
-    assert str(path) in refused("CRC.*")
+    assert str(path) in error_of("CRC.*")
     with pytest.raises(InputError, match="CRC"):
         roformer_tf.load(NAME)
     assert len(server.asked) == 1
@@ -327,21 +325,21 @@ def test_a_file_that_has_changed_in_the_cache_is_refused(server, cache, content)
     assert registry.download(NAME).read_bytes() == content
 
 
-# --- Fetched by hand ----------------------------------------------------------------------------
+# --- Manual downloads ---------------------------------------------------------------------------
 
 
 def test_a_zip_fetched_by_hand_is_copied_into_the_cache(no_mirror, cache, content, tmp_path):
-    mine = tmp_path / "mine (1).zip"
-    mine.write_bytes(content)
-    assert registry.download(NAME, from_file=mine) == cache / FILE
-    assert (cache / FILE).read_bytes() == mine.read_bytes() == content
-    assert held(cache) == WHOLE
+    zip_file = tmp_path / "mine (1).zip"
+    zip_file.write_bytes(content)
+    assert registry.download(NAME, from_file=zip_file) == cache / FILE
+    assert (cache / FILE).read_bytes() == zip_file.read_bytes() == content
+    assert files_in(cache) == COMPLETE
     assert registry.locate(NAME) == cache / FILE
 
 
 @pytest.mark.parametrize("by_hand", ["given", "put there"])
 @pytest.mark.parametrize(
-    ("spoil", "match"),
+    ("damage", "match"),
     [
         (lambda path: os.truncate(path, 500_000), "not a complete zip"),
         (change, "CRC"),
@@ -352,21 +350,21 @@ def test_a_zip_fetched_by_hand_is_copied_into_the_cache(no_mirror, cache, conten
         ),
     ],
 )
-def test_what_is_not_that_release_is_refused(by_hand, spoil, match, no_mirror, cache, tmp_path):
+def test_another_or_damaged_zip_is_refused(by_hand, damage, match, no_mirror, cache, tmp_path):
     path = tmp_path / "mine.zip" if by_hand == "given" else cache / FILE
     path.parent.mkdir(exist_ok=True)
     make_zip(path)
-    spoil(path)
-    message = refused(match, NAME, from_file=path if by_hand == "given" else None)
+    damage(path)
+    message = error_of(match, NAME, from_file=path if by_hand == "given" else None)
     assert str(path) in message
-    assert held(cache) == (set() if by_hand == "given" else {FILE})
+    assert files_in(cache) == (set() if by_hand == "given" else {FILE})
 
 
 def test_a_missing_file_and_a_folder_are_refused(no_mirror, cache, tmp_path):
-    refused("nowhere.zip is no file", NAME, from_file=tmp_path / "nowhere.zip")
-    refused("is no file", NAME, from_file=tmp_path)
+    error_of("nowhere.zip is no file", NAME, from_file=tmp_path / "nowhere.zip")
+    error_of("is no file", NAME, from_file=tmp_path)
 
 
-def test_a_cache_that_cannot_be_written_to_is_named(server, cache):
+def test_an_unwritable_cache_is_reported(server, cache):
     cache.write_text("a file where the folder should be")
-    refused(f"cannot store {FILE} in {cache}: .*ROFORMER_TF_CACHE")
+    error_of(f"cannot store {FILE} in {cache}: .*ROFORMER_TF_CACHE")

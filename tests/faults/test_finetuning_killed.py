@@ -1,4 +1,4 @@
-"""Fine-tuning killed in the middle, and the same command again: the same weights and figures."""
+"""A killed fine-tuning run that is started again ends with the same weights and metrics."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WEIGHTS = Path("model", "model.safetensors")
 
 @pytest.fixture(scope="module")
 def flags(shallow, tmp_path_factory):
-    """flags(output) of two trainings of nine steps, dropout on, saved within an epoch too."""
+    """flags(output) → flags of two runs of nine steps with dropout, saved within epochs too."""
     train = tmp_path_factory.mktemp("data") / "train.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(60)]
     train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -38,7 +38,7 @@ def flags(shallow, tmp_path_factory):
 
 
 def figures(run):
-    """report.json without the times and the path of the run."""
+    """report.json without times and the run's path."""
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     for trial in report["trials"]:
         trial.pop("seconds")
@@ -47,15 +47,15 @@ def figures(run):
     return report
 
 
-@pytest.mark.slow  # broken off without a kill: finetuning/test_learning_rate.py
+@pytest.mark.slow  # interrupted without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_the_same_command_again_ends_with_the_same_weights_and_figures(
-    flags, typed, tmp_path, capsys, monkeypatch, as_users_have_it
+def test_a_killed_run_resumes_with_the_same_weights_and_metrics(
+    flags, typed, tmp_path, capsys, monkeypatch, optimized_graphs
 ):
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
-    whole, run = tmp_path / "whole", tmp_path / "run"
-    with as_users_have_it():
-        assert main(["finetune", *flags(whole)]) == 0
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+    uninterrupted, run = tmp_path / "whole", tmp_path / "run"
+    with optimized_graphs():
+        assert main(["finetune", *flags(uninterrupted)]) == 0
     process = typed("finetune/run_classifier.py", *flags(run))
     deadline = time.monotonic() + 180
     second = run / "trials" / "rate-0.001-seed-1" / "checkpoints"
@@ -67,18 +67,18 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     process.communicate()
     assert not (run / "model").exists()
 
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags(run)]) == 0
-    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert (run / WEIGHTS).read_bytes() == (uninterrupted / WEIGHTS).read_bytes()
     for trial in ("rate-0.001-seed-0", "rate-0.001-seed-1"):
         best = Path("trials", trial, "best", "model.safetensors")
-        assert (run / best).read_bytes() == (whole / best).read_bytes()
-    assert figures(run) == figures(whole)
+        assert (run / best).read_bytes() == (uninterrupted / best).read_bytes()
+    assert figures(run) == figures(uninterrupted)
     again = (run / "report.html").stat().st_mtime_ns
     settings = ["--config", str(run / "settings.yaml")]
-    assert main(["finetune", *settings]) == 0  # all is trained: only the report is made again
+    assert main(["finetune", *settings]) == 0  # already trained: only writes the report
     assert (run / "report.html").stat().st_mtime_ns > again
-    assert figures(run) == figures(whole)
+    assert figures(run) == figures(uninterrupted)
     capsys.readouterr()
     assert main(["finetune", *flags(run), "--learning-rate", "1e-4"]) == 2
     assert "--learning-rate was 0.001 and is 0.0001" in capsys.readouterr().err
@@ -96,16 +96,16 @@ VECTORS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_so_it_is_with_vectors_and_teachers(
-    kind, released, typed, tmp_path, monkeypatch, as_users_have_it
+def test_embedding_models_and_distillation_resume_too(
+    kind, released, typed, tmp_path, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
-    train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
+    train, uninterrupted, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
     rows = [{"text": item[0], "similar": item[1:]} for item in GROUPS]
     if kind == "texts":
         rows = [{"text": "。".join(item)} for item in GROUPS]
     teacher = ["--teacher", released("sim_char_ft")] if kind == "paraphrase" else []
-    if kind == "classification":  # the teacher predicts again: its probabilities are not stored
+    if kind == "classification":  # probabilities are not stored, so the teacher predicts again
         rows = [{"text": item[0], "label": "ab"[number % 2]} for number, item in enumerate(GROUPS)]
         labels = {"teacher": Classification(labels=("a", "b"))}
         teacher = ["--teacher", save_random_models(labels, tmp_path)["teacher"]]
@@ -116,8 +116,8 @@ def test_so_it_is_with_vectors_and_teachers(
         *("--learning-rate", 1e-3, "--save-every", 2, "--dropout", 0.2, "--no-baseline"),
     ]
     flags = [str(flag) for flag in flags]
-    with as_users_have_it():
-        assert main(["finetune", *flags, "--output", str(whole)]) == 0
+    with optimized_graphs():
+        assert main(["finetune", *flags, "--output", str(uninterrupted)]) == 0
     process = typed("roformer-tf", "finetune", *flags, "--output", run)
     deadline = time.monotonic() + 180
     while not any((run / "checkpoints").glob("step-*")):
@@ -127,7 +127,9 @@ def test_so_it_is_with_vectors_and_teachers(
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (run / "model").exists()
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags, "--output", str(run)]) == 0
-    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
-    assert {path.name for path in run.glob("*.npz")} == {path.name for path in whole.glob("*.npz")}
+    assert (run / WEIGHTS).read_bytes() == (uninterrupted / WEIGHTS).read_bytes()
+    assert {path.name for path in run.glob("*.npz")} == {
+        path.name for path in uninterrupted.glob("*.npz")
+    }

@@ -1,7 +1,7 @@
-"""Zips that mean harm, and broken ones: one clear line, exit code 2, and nothing is written.
+"""Malicious and broken zips give one clear line and exit code 2, and write nothing.
 
-As a user meets them: through a command. What unpacking does in detail is tested in
-tests/checkpoints/test_archives.py.
+These tests run commands as a user does. tests/checkpoints/test_archives.py tests details of
+unpacking.
 """
 
 import shutil
@@ -15,7 +15,7 @@ from roformer_tf.cli import main
 from tests.support import hostile_zips as hostile
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
-CASES = {  # what is wrong: what the message has to say
+CASES = {  # what is wrong: parts of the message
     "encrypted": ["is encrypted", "download it again"],
     "bomb": ["would unpack to 10.7 GB", "give the folder"],
     "bomb that understates": ["Bad CRC-32", "download it again"],
@@ -30,16 +30,16 @@ CASES = {  # what is wrong: what the message has to say
 
 
 def make(case, good, path):
-    """Write the zip of a case, from a good one."""
+    """Write the zip of a case from a valid one."""
     folder = good.stem
-    left_out = {
+    missing = {
         "without vocabulary": "vocab.txt",
         "without data": DATA,
         "without index": ".index",
         "without config": "bert_config.json",
     }
-    if case in left_out:
-        return hostile.copied(good, path, leave=[left_out[case]])
+    if case in missing:
+        return hostile.copied(good, path, leave=[missing[case]])
     if case == "encrypted":
         return hostile.encrypted(good, path)
     if case == "bomb":
@@ -62,7 +62,7 @@ def make(case, good, path):
 
 @pytest.fixture
 def temporary(tmp_path, monkeypatch):
-    """The folder in which temporary ones are made."""
+    """The folder for temporary files."""
     folder = tmp_path / "temporary"
     folder.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
@@ -82,7 +82,7 @@ def everything(folder):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_refused_in_one_line_and_nothing_is_written(
+def test_a_bad_zip_is_refused_in_one_line_and_nothing_is_written(
     case, released, tmp_path, temporary, capfd
 ):
     path = make(case, released("char"), tmp_path / "inputs.zip")
@@ -94,8 +94,8 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_and_so_it_is_as_a_user_types_it(released, tmp_path, temporary, typed):
-    """The one that gets farthest: TensorFlow, which reads it, has a say of its own."""
+def test_the_installed_command_refuses_a_bad_zip(released, tmp_path, temporary, typed):
+    """This case gets the farthest: TensorFlow reads the file and prints messages of its own."""
     case = "flipped before it was packed"
     path = make(case, released("char"), tmp_path / "typed.zip")
     before = everything(tmp_path)

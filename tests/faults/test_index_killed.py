@@ -1,4 +1,4 @@
-"""An index under kill -9, on a full disk and on a read-only one: nothing reported is lost."""
+"""Kills, a full disk and a read-only disk do not lose documents that an index reported as added."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def start(folder):
 
 
 def check(folder, at_least):
-    """The database is sound, and holds all that was reported, whole."""
+    """Check the database's integrity, and that it contains all reported documents completely."""
     with closing(open_to_write(folder)) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         database.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -63,22 +63,22 @@ def check(folder, at_least):
 
 
 def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
-    """Killed at moments by chance, again and again, until all is there."""
+    """Kill the command at random moments until all documents are added."""
     folder, rng, before, killed = tmp_path / "index", random.Random(0), 0, 0
     while before < DOCUMENTS:
         process = start(folder)
-        wanted = rng.randrange(1, 12)
+        kill_at = rng.randrange(1, 12)
         reported = 0
         for number, line in enumerate(process.stdout, 1):
             reported = int(line)
-            if number == wanted and killed < 6:
+            if number == kill_at and killed < 6:
                 process.send_signal(signal.SIGKILL)
                 killed += 1
                 break
         process.stdout.close()
         process.wait(60)
         before = check(folder, before + reported)
-    assert killed >= 3  # a fast process may be done before the sixth
+    assert killed >= 3  # a fast process may finish before the sixth kill
     query = FakeEmbedder().embed(["今天第7份文件"])
     with SearchIndex(folder) as index:
         assert index.read(index.search(["第7份"], query, 1, hybrid=True)[0])[0].id == "7"
@@ -87,7 +87,7 @@ def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
 DISK = """
 import io, json, os, subprocess, sys
 from contextlib import redirect_stderr
-import tensorflow  # before sqlite3: its own SQLite must not be taken
+import tensorflow  # before sqlite3: TensorFlow's own SQLite must not be used
 from roformer_tf import cli
 from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.search import writing
@@ -134,19 +134,19 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
         env=os.environ,
     )
     if "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts of one's own")
+        pytest.skip("this machine does not allow users to mount")
     assert done.returncode == 0, done.stderr
-    code, err, (kept, whole), again, actual = json.loads(done.stdout.splitlines()[-1])
+    code, err, (before, total), again, hit = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
     assert "index.sqlite: No space left on device. Completed files are intact" in err
     assert "Traceback" not in err
-    assert 0 < kept < whole == 400
+    assert 0 < before < total == 400
     assert again == 0
-    assert actual == "7"
+    assert hit == "7"
 
 
-def test_files_that_may_not_grow_end_in_a_message(tmp_path):
-    """As a disk quota: SQLite reports an I/O error."""
+def test_a_limit_of_the_file_size_gives_a_message(tmp_path):
+    """The limit acts like a disk quota: SQLite reports an I/O error."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

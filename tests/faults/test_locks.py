@@ -1,4 +1,4 @@
-"""Two commands in one folder: the second is refused, and the first notices nothing of it."""
+"""A second command in a folder is refused and does not disturb the first."""
 
 import os
 import signal
@@ -39,8 +39,8 @@ def content(folder):
 
 
 @pytest.fixture
-def stopped():
-    """stopped(words, condition) → a process of the command that waits in the middle of it."""
+def suspended():
+    """stopped(words, condition) → a process of the command, suspended once the condition holds."""
     processes = []
 
     def start(words, condition):
@@ -68,15 +68,15 @@ def stopped():
 
 @pytest.mark.skipif(os.name == "nt", reason="stops a process")
 def test_a_second_preparation_is_refused_until_the_first_is_killed(
-    stopped, write_corpus, tmp_path, capsys, monkeypatch
+    suspended, write_corpus, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(preparation, "PART_CHARACTERS", PART_CHARACTERS)
     corpus = write_corpus(tmp_path / "corpus.txt", 600, length=100)
-    rows, peace = tmp_path / "rows", tmp_path / "peace"
+    rows, reference = tmp_path / "rows", tmp_path / "peace"
     words = ["prepare", "--corpus", str(corpus), "--vocab-size", "150", "--tokenization", "char"]
     words += ["--workers", "1", "--length", "32", "--output"]
     parts = (rows / "unfinished").glob
-    process = stopped([*words, str(rows)], lambda: any(parts("part-*.json")))
+    process = suspended([*words, str(rows)], lambda: any(parts("part-*.json")))
     assert len(list(parts("part-*.json"))) < 60
 
     before = snapshot(tmp_path)
@@ -92,10 +92,10 @@ def test_a_second_preparation_is_refused_until_the_first_is_killed(
     process.kill()
     process.communicate()
     assert main([*words, str(rows)]) == 0
-    assert main([*words, str(peace)]) == 0
-    assert content(rows) == content(peace)  # no file of the lock's is left, either
+    assert main([*words, str(reference)]) == 0
+    assert content(rows) == content(reference)  # the lock's file is removed as well
 
-    with locked(rows):  # what is finished is there for many at once
+    with locked(rows):  # finished files can be used by several commands at once
         assert main([*words, str(rows)]) == 0
     assert "is prepared already" in capsys.readouterr().out
 
@@ -109,21 +109,21 @@ def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
     rows = {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
     flags = pretrain_flags(run, steps=2, evaluation_rows=8, **rows)
     preparing = ["prepare", "--corpus", corpus, "--vocab-size", "99", "--output", str(run)]
-    evaluate, refused = pretraining.evaluate, []
+    evaluate, exit_codes = pretraining.evaluate, []
 
-    def meanwhile(*arguments):
-        monkeypatch.setattr(pretraining, "evaluate", evaluate)  # once
+    def run_other_commands(*arguments):
+        monkeypatch.setattr(pretraining, "evaluate", evaluate)  # only once
         before = snapshot(run)
-        refused.append(main(["pretrain", *flags]))
+        exit_codes.append(main(["pretrain", *flags]))
         assert f"{run} is in use: process {os.getpid()}" in capsys.readouterr().err
-        refused.append(main(preparing))
+        exit_codes.append(main(preparing))
         assert f"{run} exists and holds something else" in capsys.readouterr().err
         assert snapshot(run) == before
         return evaluate(*arguments)
 
-    monkeypatch.setattr(pretraining, "evaluate", meanwhile)
+    monkeypatch.setattr(pretraining, "evaluate", run_other_commands)
     assert main(["pretrain", *flags]) == 0
-    assert refused == [2, 2]
+    assert exit_codes == [2, 2]
     assert not (run / ".lock").exists()
 
 
@@ -137,18 +137,18 @@ def test_pretrain_prepares_under_the_lock_of_prepare(pretrain_flags, tmp_path, c
 
 
 def test_a_second_fine_tuning_is_refused(tmp_path, capsys, monkeypatch):
-    """The first one goes no further than to where it reads: all of it is under the lock."""
+    """The first command stops where it reads its files, because all of it runs under the lock."""
     train, run = tmp_path / "train.tsv", tmp_path / "run"
     train.write_text("text\tlabel\n这很好\t好\n这很差\t差\n", encoding="utf-8")
     words = ["finetune", "--checkpoint", "nowhere", "--train", str(train), "--output", str(run)]
 
-    def meanwhile(config, layout):
+    def run_again(config, layout):
         monkeypatch.undo()
         assert main(words) == 2
         assert f"{run} is in use: process {os.getpid()}" in capsys.readouterr().err
         raise InputError("that was enough")
 
-    monkeypatch.setattr(finetuning, "read_sets", meanwhile)
+    monkeypatch.setattr(finetuning, "read_sets", run_again)
     assert main(words) == 2
     assert "that was enough" in capsys.readouterr().err
     assert not run.exists()

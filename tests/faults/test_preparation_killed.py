@@ -1,4 +1,4 @@
-"""A killed preparation leaves nothing that looks finished, and goes on when it is run again."""
+"""A killed preparation leaves nothing that looks finished, and continues when it is run again."""
 
 import json
 import os
@@ -18,7 +18,7 @@ import sys
 from roformer_tf import terminal
 from roformer_tf.corpus import preparation
 
-terminal.EVERY = 0  # each step says a line, not only what takes half a minute
+terminal.EVERY = 0  # each step prints a line, not only slow ones
 preparation.PART_CHARACTERS = 10_000
 
 if __name__ == "__main__":
@@ -63,7 +63,7 @@ def start(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(start, tmp_path_factory):
-    """What a run in peace writes: {file: bytes}."""
+    """The files of an uninterrupted run: {name: bytes}."""
     output = tmp_path_factory.mktemp("peace") / "rows"
     out, _ = finish(start(output, 1))
     assert "duplicates" in out
@@ -87,10 +87,10 @@ def content(folder):
 
 
 def wait_until(condition, process):
-    """Wait, closely, until something is so while the process still runs."""
+    """Poll until a condition holds while the process runs."""
     deadline = time.monotonic() + 60
     while not condition():
-        assert process.poll() is None, f"it ended too soon: {process.communicate()[1]}"
+        assert process.poll() is None, f"the process ended too soon: {process.communicate()[1]}"
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -116,28 +116,28 @@ MOMENTS = {
         for workers in (1, 2)
     ],
 )
-def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, workers):
+def test_a_killed_preparation_resumes(start, uninterrupted, tmp_path, moment, workers):
     output = tmp_path / "rows"
     process = start(output, workers)
     wait_until(lambda: MOMENTS[moment](output), process)
-    os.killpg(process.pid, signal.SIGKILL)  # the workers too, in the middle of what they write
+    os.killpg(process.pid, signal.SIGKILL)  # the workers too, while they write
     process.communicate()
     assert not (output / "manifest.json").exists()
-    done = {
+    completed = {
         output / shard["file"]: (output / shard["file"]).stat()
         for record in records(output)
         for shard in json.loads(record.read_text())["shards"]
     }
-    assert len(done) >= 20 or moment != "after some parts"
-    assert len(done) < len(uninterrupted) - 20
+    assert len(completed) >= 20 or moment != "after some parts"
+    assert len(completed) < len(uninterrupted) - 20
 
     steps = {"finding duplicates": [*MOMENTS][:1], "counting words": [*MOMENTS][:2]}
     errors = finish(start(output, 3 - workers))[1]
     assert content(output) == uninterrupted
     for step, moments in steps.items():
-        assert (step in errors) == (moment in moments), "what is done is not redone"
-    for path, before in done.items():
-        assert path.stat().st_ino == before.st_ino, "a whole part is not redone"
+        assert (step in errors) == (moment in moments), "a finished step was repeated"
+    for path, before in completed.items():
+        assert path.stat().st_ino == before.st_ino, "a finished part was repeated"
     if moment == "after some parts":
         assert "is prepared already" in finish(start(output, workers))[0]
         assert content(output) == uninterrupted
@@ -150,7 +150,7 @@ def test_the_workers_of_a_killed_preparation_end_too(start, uninterrupted, tmp_p
     wait_until(lambda: len(records(output)) >= 5, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) >= 2
-    process.kill()  # it alone
+    process.kill()  # only the main process
     process.communicate()
     deadline = time.monotonic() + 20
     while any(is_running(child) for child in children):

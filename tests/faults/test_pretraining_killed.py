@@ -1,4 +1,4 @@
-"""A run that is killed again and again ends with the weights of one that never was."""
+"""A run that is killed and resumed ends with the weights of an uninterrupted run."""
 
 import json
 import os
@@ -23,7 +23,7 @@ LAST = Path("checkpoints", f"step-{STEPS:08}")
 
 @pytest.fixture(scope="module", autouse=True)
 def small_parts():
-    """A corpus of several parts is prepared in a second."""
+    """Use small parts, so that a corpus of several parts is prepared in a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "PART_CHARACTERS", PART)
         yield
@@ -31,7 +31,7 @@ def small_parts():
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, write_corpus, tmp_path_factory):
-    """flags(output) of a tiny run whose corpus has eight parts to prepare."""
+    """flags(output) → flags of a tiny run whose corpus is prepared in eight parts."""
     corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 700, length=600)
     settings = {
         "corpus": corpus,
@@ -52,16 +52,16 @@ def uninterrupted(flags, tmp_path_factory, eagerly):
 
 
 def wait_for(condition, process):
-    """Wait until something is so, while the process runs."""
+    """Wait until a condition holds while the process runs."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, f"it ended too soon: {process.communicate()}"
+        assert process.poll() is None, f"the process ended too soon: {process.communicate()}"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
 
 
 def kill_when(condition, process):
-    """Kill a process and its workers, without a warning, as soon as something is so."""
+    """Kill a process and its workers with SIGKILL as soon as a condition holds."""
     wait_for(condition, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -87,13 +87,13 @@ sys.exit(main(["pretrain", *flags]))
 
 @pytest.fixture
 def started(eager_steps):
-    """started(flags) → a process of its own that pretrains, with parts as small as here.
+    """started(flags) → a separate process that pretrains, with the same small parts.
 
-    Its steps are those of this process: else the last bit of a weight may differ.
+    It uses this process' TensorFlow options: otherwise the last bit of a weight may differ.
     """
     processes = []
-    optimised = tf.config.optimizer.get_experimental_options()
-    options = json.dumps([optimised, tf.config.functions_run_eagerly()])
+    optimizer_options = tf.config.optimizer.get_experimental_options()
+    options = json.dumps([optimizer_options, tf.config.functions_run_eagerly()])
 
     def start(flags):
         processes.append(
@@ -117,12 +117,12 @@ def started(eager_steps):
 
 @pytest.fixture
 def sigterm():
-    """sigterm(condition): send this process SIGTERM once something is so, from a thread."""
-    before = signal.signal(signal.SIGTERM, lambda *_: None)  # should it come when nobody listens
+    """sigterm(condition): send SIGTERM to this process from a thread once the condition holds."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # between two commands
     ended = threading.Event()
     threads = []
 
-    def tell(condition):
+    def send(condition):
         def wait():
             while not ended.is_set():
                 if condition():
@@ -133,7 +133,7 @@ def sigterm():
         threads.append(threading.Thread(target=wait))
         threads[-1].start()
 
-    yield tell
+    yield send
     ended.set()
     for thread in threads:
         thread.join()
@@ -156,12 +156,12 @@ def test_sigterm_ends_a_run_that_saves_every_step(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
+def test_a_killed_run_resumes_bit_for_bit(
     started, flags, uninterrupted, untimed, sigterm, tmp_path, capsys
 ):
-    """Stopped while it prepares, killed while it writes a checkpoint, and then left in peace."""
+    """Stop the run while it prepares, kill it while it writes a checkpoint, then let it finish."""
     run = tmp_path / "run"
-    saved, metrics = run / "checkpoints", run / "metrics.jsonl"
+    checkpoints, metrics = run / "checkpoints", run / "metrics.jsonl"
     sigterm((run / "rows" / "unfinished" / "settings.json").exists)
     assert main(["pretrain", *flags(run, workers=2)]) == 75
     err = capsys.readouterr().err
@@ -170,8 +170,9 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     assert not (run / "rows" / "manifest.json").exists()
 
     process = started(flags(run))
-    kill_when(  # the second one
-        lambda: any(saved.glob("step-*")) and any(saved.glob(".step-*/model/*")), process
+    kill_when(  # while it writes the second checkpoint
+        lambda: any(checkpoints.glob("step-*")) and any(checkpoints.glob(".step-*/model/*")),
+        process,
     )
     assert not (run / LAST).exists()
 
@@ -187,4 +188,4 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
         assert untimed(run / file) == untimed(uninterrupted / file)
     assert [line["step"] for line in lines(metrics)] == [5, 8]
     assert {path.name for path in run.iterdir()} == {path.name for path in uninterrupted.iterdir()}
-    assert [path.name for path in saved.glob(".*")] == []
+    assert [path.name for path in checkpoints.glob(".*")] == []

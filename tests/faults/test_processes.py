@@ -1,4 +1,4 @@
-"""Several processes on JAX train as one does; what one of them meets, all of them hear of."""
+"""Several JAX processes train like one, and a failure in one of them stops all of them."""
 
 import json
 import os
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags):
-    """flags(output) of a run that says the loss of every step, with a gradient that is clipped."""
+    """flags(output) → flags of a run that logs every step and clips gradients."""
     settings = {
         "steps": STEPS,
         "save_every": 20,
@@ -46,7 +46,7 @@ def flags(pretrain_flags):
 
 @pytest.fixture(scope="module")
 def rows(write_corpus, tmp_path_factory):
-    """Two corpora, prepared once."""
+    """Sequences of two corpora."""
     folder = tmp_path_factory.mktemp("corpora")
     corpora = {"news": write_corpus(folder / "news.txt", 150), "law": folder / "law.txt"}
     write_corpus(corpora["law"], 50, seed=1)
@@ -65,22 +65,22 @@ def free_port():
 
 @pytest.fixture
 def started(request, typed):
-    """started(flags, processes, devices=1) → the processes of one run; none outlives the test.
+    """started(flags, processes, devices=1) → the processes of a run, which end with the test.
 
-    Much of their time goes into compiling, so the quick tests' programs are not optimised; those of
-    the slow ones are, as users' are.
+    Most of their time goes into compiling, so the quick tests skip XLA's optimizations. The slow
+    tests keep them, as users do.
     """
     processes = []
     slow = request.node.get_closest_marker("slow")
-    hasty = "" if slow else "--xla_backend_optimization_level=0 "
+    fast_compilation = "" if slow else "--xla_backend_optimization_level=0 "
 
     def start(flags, count, devices=1):
         port = free_port()
-        for place in range(count):
-            several = {
+        for process_id in range(count):
+            environment = {
                 "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
                 "JAX_NUM_PROCESSES": str(count),
-                "JAX_PROCESS_ID": str(place),
+                "JAX_PROCESS_ID": str(process_id),
             }
             processes.append(
                 typed(
@@ -88,8 +88,8 @@ def started(request, typed):
                     *flags,
                     *(["--distributed"] if count > 1 else []),
                     KERAS_BACKEND="jax",
-                    XLA_FLAGS=f"{hasty}--xla_force_host_platform_device_count={devices}",
-                    **(several if count > 1 else {}),
+                    XLA_FLAGS=f"{fast_compilation}--xla_force_host_platform_device_count={devices}",
+                    **(environment if count > 1 else {}),
                 )
             )
         return processes[-count:]
@@ -102,11 +102,11 @@ def started(request, typed):
 
 
 def finished(processes, timeout=600):
-    """Wait for all; give what the first one printed."""
+    """Wait for all processes and return the output of the first."""
     outputs = [process.communicate(timeout=timeout) for process in processes]
     for process, (_, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, err[-3000:]
-    for out, _ in outputs[1:]:  # one prints, except the library that connects them
+    for out, _ in outputs[1:]:  # only the first prints, except for the library that connects them
         assert all(line.startswith("[Gloo]") for line in out.splitlines()), out
     return outputs[0][0]
 
@@ -116,13 +116,13 @@ def losses(run):
 
 
 def held_out(run):
-    """At each evaluation, the loss of all and of each corpus."""
+    """At each evaluation, the losses of all texts and of each corpus."""
     lines = read_metrics(run / "evaluations.jsonl")
     by_corpus = [line["held_out_by_corpus"] for line in lines]
-    assert all(each.keys() == {"news", "law"} for each in by_corpus)
+    assert all(corpora.keys() == {"news", "law"} for corpora in by_corpus)
     return [
-        [line["held_out_loss"], *(x["loss"] for x in each.values())]
-        for line, each in zip(lines, by_corpus, strict=True)
+        [line["held_out_loss"], *(x["loss"] for x in corpora.values())]
+        for line, corpora in zip(lines, by_corpus, strict=True)
     ]
 
 
@@ -136,31 +136,31 @@ def same_run(run, other, steps=STEPS):
 def wait_until(condition, processes, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
-        ended = [process.communicate() for process in processes if process.poll() is not None]
-        assert not ended, ended
+        outputs = [process.communicate() for process in processes if process.poll() is not None]
+        assert not outputs, outputs
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, eagerly):
-    """LAMB, two chunks a step, and clipping; the one is this process, on TensorFlow.
+def test_two_processes_train_like_one(started, flags, rows, pretrained, tmp_path, eagerly):
+    """Use LAMB, two micro-batches and clipping. The single process is this one, on TensorFlow.
 
-    From weights that both are given, without dropout, which each backend draws for itself: with
-    it, one process on JAX is among the slow tests.
+    Both start from the same weights, without dropout, because each backend draws its own random
+    numbers. Slow tests compare with one JAX process, with dropout.
     """
-    run, alone = tmp_path / "two", tmp_path / "one"
+    run, single = tmp_path / "two", tmp_path / "one"
     changes = {"optimizer": "lamb", "accumulate": 2, "steps": 2, "save_every": 2, "dropout": 0.0}
     changes |= {"init_from": pretrained / "model", "architecture": None, "tokenization": None}
     changes |= {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
     out = finished(started(flags(run, **changes), 2))
     assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
     with eagerly():
-        assert main(["pretrain", *flags(alone, **changes)]) == 0
-    assert losses(run) == pytest.approx(losses(alone), abs=TOLERANCE)
+        assert main(["pretrain", *flags(single, **changes)]) == 0
+    assert losses(run) == pytest.approx(losses(single), abs=TOLERANCE)
     evaluated = [
         [line["held_out_loss"] for line in read_metrics(item / "evaluations.jsonl")]
-        for item in (run, alone)
+        for item in (run, single)
     ]
     assert evaluated[0] == pytest.approx(evaluated[1], abs=TOLERANCE)
     assert (len(losses(run)), len(evaluated[0])) == (2, 2)
@@ -173,7 +173,7 @@ def test_sigterm_makes_all_processes_save_the_same_step(started, flags, rows, tm
     processes = started(command, 2)
     metrics = run / "metrics.jsonl"
     wait_until(lambda: len(read_metrics(metrics)) > 5, processes)
-    os.killpg(processes[1].pid, signal.SIGTERM)  # one of them hears of it
+    os.killpg(processes[1].pid, signal.SIGTERM)  # sent to only one of them
     actual = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [75, 75], actual
     (saved,) = (run / "checkpoints").iterdir()
@@ -226,12 +226,10 @@ for flags in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_errors(
-    flags, rows, tmp_path
-):
+def test_too_many_devices_and_an_indivisible_batch_are_errors(flags, rows, tmp_path):
     run = tmp_path / "run"
     bad = [flags(run, devices=5, **rows), flags(run, accumulate=4, **rows)]
-    done = subprocess.run(  # one start for both
+    done = subprocess.run(  # one process for both cases, to start only once
         [sys.executable, "-c", BAD, json.dumps(bad)],
         capture_output=True,
         text=True,
@@ -249,12 +247,12 @@ def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_err
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_any_number_of_processes_and_devices_is_one(
+def test_any_number_of_processes_and_devices_trains_like_one(
     started, flags, rows, tmp_path, optimizer, accumulate
 ):
-    """Two and four processes, four devices of one, and weights that two by two devices share.
+    """Compare with two and four processes, four devices in one process, and model parallelism.
 
-    With rows of 16 a batch, so that four devices have some in each of two chunks.
+    Batches have 16 rows, so that each of four devices has rows in all micro-batches.
     """
     changes = {"optimizer": optimizer, "accumulate": accumulate, "batch_size": 16, **rows}
     finished(started(flags(tmp_path / "one", **changes), 1))
@@ -273,12 +271,12 @@ def test_any_number_of_processes_and_devices_is_one(
 @pytest.mark.timeout(3600)
 def test_a_checkpoint_of_four_processes_resumes_on_two_and_on_one(started, flags, rows, tmp_path):
     changes = {"batch_size": 16, **rows}
-    whole = tmp_path / "whole"
-    finished(started(flags(whole, **changes), 4))
-    for count, sharing in ((2, 1), (1, 1), (4, 2)):
-        run = shutil.copytree(whole, tmp_path / f"again-{count}-{sharing}")
+    complete = tmp_path / "whole"
+    finished(started(flags(complete, **changes), 4))
+    for count, model_parallel in ((2, 1), (1, 1), (4, 2)):
+        run = shutil.copytree(complete, tmp_path / f"again-{count}-{model_parallel}")
         for step in (40, STEPS):
             shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
-        command = flags(run, model_parallel=sharing, **changes)
+        command = flags(run, model_parallel=model_parallel, **changes)
         assert "step-00000020" in finished(started(command, count))
-        assert same_run(run, whole)
+        assert same_run(run, complete)

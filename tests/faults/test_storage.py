@@ -1,4 +1,4 @@
-"""A full disk, a damaged checkpoint, a lost shard, a poisoned batch: nothing good is lost."""
+"""A full disk, a damaged checkpoint, a lost shard or a batch with NaN never destroys good data."""
 
 import json
 import os
@@ -24,20 +24,20 @@ ROOT = Path(__file__).parents[2]
 
 
 def poison(monkeypatch, bad, value):
-    """Have the batches of these steps, counted from 0, hold such a weight."""
+    """Set the label weights of these batches, counted from step 0, to `value`."""
     batches = pretraining.pretraining_batches
 
     def poisoned(rows, *, start_row, batch_size, **options):
         first = start_row // batch_size
 
-        def spoil(number, batch):
+        def damage(number, batch):
             inputs, labels, weights = batch
             if first + number in bad:
                 weights = np.where(weights == 1, np.float32(value), weights)
             return inputs, labels, weights
 
         result = batches(rows, start_row=start_row, batch_size=batch_size, **options)
-        return result.map_with_index(spoil)
+        return result.map_with_index(damage)
 
     monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
 
@@ -45,7 +45,7 @@ def poison(monkeypatch, bad, value):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, capsys, monkeypatch):
-    """A line of which all batches were has no loss."""
+    """A logged line has no loss if all of its steps were skipped."""
     poison(monkeypatch, {3, 4, 5, 6}, np.nan)
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, log_every=3)]) == 0
@@ -73,20 +73,20 @@ def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_a_shard_that_vanishes_ends_the_run_with_one_message(
+def test_a_missing_shard_ends_the_run_with_one_message(
     pretrain_flags, tmp_path, capsys, monkeypatch
 ):
-    """Shards are opened anew for each row here, so that the loss is noticed."""
+    """Open shards for every read here, so that the missing file is noticed."""
     monkeypatch.setattr(shards, "OPEN_MAPS", 0)
     run = tmp_path / "run"
     evaluate = pretraining.evaluate
 
-    def vanish(*arguments):
+    def remove_shard(*arguments):
         if (run / "checkpoints").exists():
             (run / "rows" / "train-00000.npy").unlink(missing_ok=True)
         return evaluate(*arguments)
 
-    monkeypatch.setattr(pretraining, "evaluate", vanish)
+    monkeypatch.setattr(pretraining, "evaluate", remove_shard)
     assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2
     err = capsys.readouterr().err
     assert "train-00000.npy is not as it was written: it is missing" in err
@@ -120,7 +120,7 @@ print(json.dumps([full, run("--keep-checkpoints", "2")]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux to mount a small disk")
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
+def test_a_full_disk_loses_nothing_and_the_run_resumes_once_there_is_space(
     pretrained, pretrain_flags, tmp_path
 ):
     disk = tmp_path / "disk"
@@ -145,22 +145,22 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         env=os.environ,
     )
     if "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts of one's own")
+        pytest.skip("this machine does not allow users to mount")
     assert done.returncode == 0, done.stderr
-    full, again = json.loads(done.stdout)
+    full, resumed = json.loads(done.stdout)
     assert full["code"] == 1, full
     assert "No space left on device. Completed files are intact. Free some space" in full["err"]
     assert "Traceback" not in full["err"]
     assert not [name for names in full["names"].values() for name in names if ".tmp" in name]
-    *_, last = full["names"]["checkpoints"]  # of those that were written before
-    assert again["code"] == 0, again
-    assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in again["out"]
-    assert again["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
+    *_, last = full["names"]["checkpoints"]  # the last one that was written before
+    assert resumed["code"] == 0, resumed
+    assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in resumed["out"]
+    assert resumed["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
 
 
 @pytest.fixture
 def small_files():
-    """A limit on the size of files, which stops writing as a full disk does."""
+    """Limit the size of files, which stops writes like a full disk does."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -170,8 +170,8 @@ def small_files():
     signal.signal(signal.SIGXFSZ, handler)
 
 
-def tensorflow_text(target):
-    """As TensorFlow says it, in an error of its own without a number."""
+def raise_tensorflow_error(target):
+    """Raise an error as TensorFlow does: with the system's message, but without an error number."""
     raise RuntimeError(f"{target}.tmp; No space left on device")
 
 
@@ -180,12 +180,12 @@ WRITERS = {
         target, "a", "train", np.ones((99, 3, 999), "u4")
     ),
     "tensors": lambda target: save_tensors({"a": np.ones(99_999)}, target / "a"),
-    "TensorFlow": tensorflow_text,
+    "TensorFlow": raise_tensorflow_error,
 }
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_whatever_is_written_to_a_full_disk_ends_in_a_message(
+def test_every_write_to_a_full_disk_ends_in_a_message(
     kind, small_files, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(cli, "load_function", lambda *_: lambda _: WRITERS[kind](tmp_path))

@@ -1,4 +1,4 @@
-"""Thirty kills at random moments: the run ends with the weights of one that was left in peace."""
+"""After thirty kills at random moments, a run ends with the weights of an uninterrupted run."""
 
 import os
 import random
@@ -30,22 +30,25 @@ def logged(run):
     return lines[-1]["step"] if lines else 0
 
 
-def written(run):
-    """Of a process that trains, another one: it begins by writing the metrics anew."""
+def metrics_inode(run):
+    """The inode of the metrics file.
+
+    It changes when another process trains, which rewrites the file.
+    """
     path = run / "metrics.jsonl"
     return path.stat().st_ino if path.exists() else None
 
 
-def moment(chance, run, before):
-    """A moment to kill at: while it starts, at some step, or while a checkpoint is written."""
-    kind = chance.choice(["starting", "training", "training", "saving", "saving"])
+def moment(rng, run, before):
+    """A random moment for a kill: at startup, at some step, or while a checkpoint is written."""
+    kind = rng.choice(["starting", "training", "training", "saving", "saving"])
     if kind == "starting":
-        deadline = time.monotonic() + chance.uniform(0.5, 12)
+        deadline = time.monotonic() + rng.uniform(0.5, 12)
         return lambda: time.monotonic() > deadline
     if kind == "training":
-        step = before + chance.randrange(1, 25)
+        step = before + rng.randrange(1, 25)
         return lambda: logged(run) >= min(step, STEPS - 2)
-    pause = chance.uniform(0, 0.03)
+    pause = rng.uniform(0, 0.03)
 
     def saving():
         if newest(run) < before + 1 and not list(run.glob("checkpoints/.step-*.tmp")):
@@ -57,47 +60,52 @@ def moment(chance, run, before):
 
 
 def test_thirty_kills_change_no_bit(typed, pretrain_flags, untimed, tmp_path, capsys):
-    """SIGKILL and SIGTERM by turns of chance; at most the save interval is done again, or none."""
-    chance = random.Random(20)
+    """Send SIGKILL or SIGTERM at random.
+
+    SIGKILL repeats at most the steps since the last checkpoint, and SIGTERM none.
+    """
+    rng = random.Random(20)
     settings = {"steps": STEPS, "save_every": SAVE_EVERY, "log_every": 1, "evaluation_rows": 8}
-    run, peace = tmp_path / "run", tmp_path / "peace"
+    run, reference = tmp_path / "run", tmp_path / "peace"
     repeated = {signal.SIGKILL: 0, signal.SIGTERM: 0}
     counts = {signal.SIGKILL: 0, signal.SIGTERM: 0}
     while sum(counts.values()) < KILLS:
-        before, file = logged(run), written(run)
+        before, file = logged(run), metrics_inode(run)
         process = typed("pretrain/run_mlm.py", *pretrain_flags(run, **settings))
-        condition = moment(chance, run, before)
+        condition = moment(rng, run, before)
         while process.poll() is None and not condition():
             time.sleep(0.001)
         if process.poll() is not None:
             assert process.returncode == 0, process.communicate()
             break
-        number = chance.choice([signal.SIGKILL, signal.SIGTERM])
+        number = rng.choice([signal.SIGKILL, signal.SIGTERM])
         os.killpg(process.pid, number)
         _, err = process.communicate(timeout=120)
         counts[number] += 1
         if number == signal.SIGTERM and process.returncode not in (75, 0):
-            assert process.returncode == -signal.SIGTERM, err[-2000:]  # before Python listened
+            assert process.returncode == -signal.SIGTERM, err[-2000:]  # before the handler
             assert logged(run) == before
-        lost = logged(run) - newest(run) if written(run) != file else 0  # else by the one before
-        assert lost <= 2 * SAVE_EVERY  # one checkpoint may still have been on its way
+        lost = (
+            logged(run) - newest(run) if metrics_inode(run) != file else 0
+        )  # otherwise counted before
+        assert lost <= 2 * SAVE_EVERY  # a checkpoint may still be incomplete
         if process.returncode == 75:
             assert lost == 0
         repeated[number] += lost
     process = typed("pretrain/run_mlm.py", *pretrain_flags(run, **settings))
     _, err = process.communicate(timeout=600)
     assert process.returncode == 0, err[-2000:]
-    assert sum(counts.values()) == KILLS, "the run ended before; make it longer"
+    assert sum(counts.values()) == KILLS, "the run ended before all kills; make it longer"
 
-    assert main(["pretrain", *pretrain_flags(peace, **settings)]) == 0
+    assert main(["pretrain", *pretrain_flags(reference, **settings)]) == 0
     last = f"checkpoints/step-{STEPS:08}"
     for file in (
         "model/model.safetensors",
         "best/model.safetensors",
         f"{last}/training.safetensors",
     ):
-        assert (run / file).read_bytes() == (peace / file).read_bytes()
-    assert untimed(run / "metrics.jsonl") == untimed(peace / "metrics.jsonl")
+        assert (run / file).read_bytes() == (reference / file).read_bytes()
+    assert untimed(run / "metrics.jsonl") == untimed(reference / "metrics.jsonl")
     with capsys.disabled():
         output = {n.name: (counts[n], repeated[n]) for n in counts}
         print(f"\nkills and steps done again: {output}")

@@ -14,7 +14,7 @@ WORDS = ["房间", "早餐", "干净", "服务", "价格", "位置", "安静", "
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A file of 60 documents of four sentences each."""
+    """A file of 60 documents with four sentences each, and the documents."""
     rng = np.random.default_rng(0)
     texts = ["".join("".join(rng.choice(WORDS, 6)) + "。" for _ in range(4)) for _ in range(60)]
     path = tmp_path / "corpus.tsv"
@@ -55,7 +55,7 @@ def test_scores_are_shares_of_replaced_characters(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["ranking", "regression"])
-def test_what_is_made_is_a_function_of_the_seed(corpus, tmp_path, task):
+def test_the_output_is_a_function_of_the_seed(corpus, tmp_path, task):
     flags = task, corpus[0], tmp_path / "a.jsonl", "--examples", "20", "--seed"
     first = run(*flags, "1")
     assert run(*flags, "1") == first

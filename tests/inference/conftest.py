@@ -1,4 +1,4 @@
-"""Fine-tuned models that several tests read and none changes."""
+"""Fine-tuned models shared by several tests, which do not change them."""
 
 from functools import cache
 
@@ -27,13 +27,13 @@ TASKS = {
 
 @pytest.fixture(scope="session")
 def finetuned(tmp_path_factory):
-    """finetuned("tagging") → a folder as `finetune` writes it, of a random model."""
+    """Return a function: finetuned("tagging") → a random model's folder as `finetune` writes it."""
 
     @cache
-    def make(name):
+    def save(name):
         result = save_random_models(
             {name: TASKS[name]}, tmp_path_factory.mktemp(name), TOKENIZER, seed=1, **SIZES
         )
         return result[name]
 
-    return make
+    return save

@@ -1,6 +1,6 @@
-"""Labels that are named with the texts, by load, predict and the service.
+"""Tests of zero-shot labels, passed with the texts to load, predict and the service.
 
-Predictions are compared with plain Keras calls of each text and the sentence about each label.
+Predictions are compared with plain Keras calls for each text and the sentence of each label.
 """
 
 import re
@@ -37,8 +37,8 @@ def folders(tmp_path_factory):
     return save_random_models(TASKS, folder, TOKENIZER, seed=2, **SIZES)
 
 
-def plain(folder, template, column, texts=TEXTS):
-    """Scores (texts, labels) float64: a softmax of logits, each of a single unpadded sequence."""
+def reference(folder, template, column, texts=TEXTS):
+    """Return scores (texts, labels) float64: a softmax of logits of unpadded sequences."""
     model = RoFormerForSequenceClassification.from_pretrained(folder)
     pairs = [(text, template.replace("{}", label)) for text in texts for label in LABELS]
     logits = [np.asarray(model(TOKENIZER([pair])), "float64")[0, column] for pair in pairs]
@@ -49,18 +49,18 @@ def plain(folder, template, column, texts=TEXTS):
 @pytest.mark.quick_cases("*-2-*{}*")
 @pytest.mark.parametrize("template", [None, "北京{}的公园"])
 @pytest.mark.parametrize(("name", "column"), [("nli", 1), ("中文", 2)])
-def test_the_sentence_that_is_entailed_most_has_the_label(folders, name, column, template):
+def test_the_label_with_the_highest_entailment_is_predicted(folders, name, column, template):
     model = roformer_tf.load(folders[name])
     got = model(TEXTS, labels=LABELS, template=template)
-    usual = "这段话的内容是关于{}的。"
-    want = plain(folders[name], template or usual, column)
+    default = "这段话的内容是关于{}的。"
+    want = reference(folders[name], template or default, column)
     assert [list(x["scores"]) for x in got] == [LABELS] * 4
     assert_wired(
         np.array([list(x["scores"].values()) for x in got]),
         want,
         {
-            "another label's logit": plain(folders[name], template or usual, 0),
-            "another template": plain(folders[name], "好{}", column),
+            "another label's logit": reference(folders[name], template or default, 0),
+            "another template": reference(folders[name], "好{}", column),
         },
         atol=1e-5,
     )
@@ -68,7 +68,7 @@ def test_the_sentence_that_is_entailed_most_has_the_label(folders, name, column,
     assert model(TEXTS[1], labels=LABELS, template=template) == got[1]
 
 
-def test_all_routes_give_the_same_scores(folders, tmp_path):
+def test_load_predict_and_serve_give_the_same_scores(folders, tmp_path):
     template, texts = "北京{}的公园", [*TEXTS, "学" * 600]
     want = roformer_tf.load(folders["nli"], top=2)(texts, labels=LABELS, template=template)
     assert {len(x["scores"]) for x in want} == {2}
@@ -85,19 +85,21 @@ def test_all_routes_give_the_same_scores(folders, tmp_path):
     app = create_task_app(served_task(folders["nli"], top_k=2))
     body = {"texts": texts, "labels": LABELS, "template": template}
     pair = {"text": TEXTS[:2]}
-    answers = post(app, ("/predict", body), ("/predict", pair))
-    assert [x["scores"] for x in answers[0]["predictions"]] == [x["scores"] for x in want]
-    assert answers[1]["predictions"][0]["label"] in TASKS["nli"].labels
+    responses = post(app, ("/predict", body), ("/predict", pair))
+    assert [x["scores"] for x in responses[0]["predictions"]] == [x["scores"] for x in want]
+    assert responses[1]["predictions"][0]["label"] in TASKS["nli"].labels
 
 
-@pytest.mark.parametrize(("name", "takes"), [("nli", True), ("one", False), ("numbers", False)])
-def test_the_description_has_labels_where_they_are_accepted(name, takes, folders):
+@pytest.mark.parametrize(("name", "accepted"), [("nli", True), ("one", False), ("numbers", False)])
+def test_the_description_has_labels_where_they_are_accepted(name, accepted, folders):
     client = testclient.TestClient(create_task_app(served_task(folders[name])))
-    assert ("AskedRequest" in client.get("/openapi.json").json()["components"]["schemas"]) == takes
+    assert (
+        "AskedRequest" in client.get("/openapi.json").json()["components"]["schemas"]
+    ) == accepted
 
 
 @pytest.mark.parametrize("name", ["one", "numbers"])
-def test_other_models_refuse_and_name_those_that_can(folders, name):
+def test_models_without_entailment_refuse_labels(folders, name):
     message = "cannot be asked for other labels.*pairs.*entailment"
     with pytest.raises(InputError, match=message):
         roformer_tf.load(folders[name])("好", labels=LABELS)
@@ -120,12 +122,12 @@ def test_other_models_refuse_and_name_those_that_can(folders, name):
         ({"template": "关于{}"}, "template is for labels"),
     ],
 )
-def test_labels_and_templates_that_mean_nothing_are_refused(folders, settings, message):
+def test_invalid_labels_and_templates_are_refused(folders, settings, message):
     with pytest.raises(InputError, match=message):
         roformer_tf.load(folders["nli"])("好", **settings)
 
 
-def test_models_without_a_task_have_no_labels():
+def test_models_without_a_task_refuse_labels():
     with pytest.raises(InputError, match="cannot be asked"):
         Predictor(lambda texts: [{}], ("text",), (1,))("好", labels=LABELS)
 

@@ -1,4 +1,4 @@
-"""`VectorSettings`: vectors of texts, against bert4keras' and plain calls of each text alone."""
+"""Tests of embeddings by `VectorSettings`, against bert4keras and calls of each text alone."""
 
 import json
 import shutil
@@ -31,22 +31,22 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 
 
 @pytest.fixture(scope="module")
-def own(released, tmp_path_factory):
-    """own(name) → a released checkpoint in our layout, a copy that a test may change."""
-    result = {}
+def converted(released, tmp_path_factory):
+    """Return a function: converted(name) → a copy of a released checkpoint in our layout."""
+    folders = {}
 
-    def make(name):
+    def convert(name):
         folder = tmp_path_factory.mktemp(name) / "model"
-        if name not in result:
+        if name not in folders:
             main(["checkpoints", "convert", str(released(name)), str(folder), "--to", "own"])
-            result[name] = folder
-        return shutil.copytree(result[name], tmp_path_factory.mktemp(name) / "copy")
+            folders[name] = folder
+        return shutil.copytree(folders[name], tmp_path_factory.mktemp(name) / "copy")
 
-    return make
+    return convert
 
 
-def alone(folder, texts, pooling, max_length=512, dimensions=None):
-    """Each text by itself: a plain call, pooled in float64."""
+def separately_embedded(folder, texts, pooling, max_length=512, dimensions=None):
+    """Return the vector of each text, from a separate call and pooled in float64."""
     encoder = RoFormerEncoder.from_pretrained(folder)
     actual = []
     for text in texts:
@@ -58,7 +58,7 @@ def alone(folder, texts, pooling, max_length=512, dimensions=None):
 
 
 @pytest.mark.parametrize("name", ["sim_char", "sim_char_ft"])
-def test_vectors_are_those_of_bert4keras(name, released, recorded, record_property):
+def test_vectors_equal_bert4keras(name, released, recorded, record_property):
     want = recorded(name)
     embedder = VectorSettings().open(released(name))
     rows = [row[row != 0] for row in want["sentence_token_ids"]]
@@ -70,48 +70,50 @@ def test_vectors_are_those_of_bert4keras(name, released, recorded, record_proper
 
 
 @pytest.mark.parametrize(("pooling", "dimensions"), [(None, None), ("cls", None), ("mean", 7)])
-def test_vectors_are_those_of_each_text_alone_and_in_order(pooling, dimensions, released):
+def test_vectors_are_in_order_and_independent_of_the_batch(pooling, dimensions, released):
     embedder = VectorSettings(pooling=pooling, dimensions=dimensions).open(released("char"))
-    want = alone(released("char"), TEXTS, pooling or "mean", dimensions=dimensions)
+    want = separately_embedded(released("char"), TEXTS, pooling or "mean", dimensions=dimensions)
     got = embedder.embed(iter(TEXTS), batch_size=3)
     assert (got.dtype, got.shape) == (np.float32, (len(TEXTS), dimensions or 32))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert embedder.embed([]).shape == (0, dimensions or 32)
 
 
-def test_chunks_hold_so_many_texts_or_characters():
+def test_chunks_are_limited_by_texts_and_characters():
     texts = ["甲" * n for n in (1, 2, 3, 50, 1, 1, 1, 9)]
     assert list(chunks(texts, 3, 40)) == [texts[:3], [texts[3]], texts[4:7], [texts[7]]]
 
 
 def test_texts_in_many_chunks_keep_their_order(released, monkeypatch):
     embedder = VectorSettings().open(released("sim_char"))
-    whole = embedder.embed(TEXTS * 3)
+    unchunked = embedder.embed(TEXTS * 3)
     monkeypatch.setattr(embed, "chunks", lambda texts: chunks(texts, 5))
     blocks = list(embedder.blocks(TEXTS * 3))
     assert [len(block.texts) for block in blocks] == [5, 5, 5, 5, 4]
     assert [text for block in blocks for text in block.texts] == TEXTS * 3
-    np.testing.assert_allclose(np.concatenate([b.vectors for b in blocks]), whole, atol=1e-6)
+    np.testing.assert_allclose(np.concatenate([b.vectors for b in blocks]), unchunked, atol=1e-6)
 
 
-def test_what_is_too_long_is_cut_and_counted(own):
-    folder = own("char")
+def test_long_texts_are_truncated_and_counted(converted):
+    folder = converted("char")
     EmbeddingConfig("mean", 10).save(folder)
-    texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: it just fits
+    texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: the text just fits
     (block,) = VectorSettings().open(folder).blocks(texts)
-    want = alone(folder, texts, "mean", max_length=10)
+    want = separately_embedded(folder, texts, "mean", max_length=10)
     np.testing.assert_allclose(block.vectors, want, rtol=0, atol=1e-5)
     assert block.cut == 1
 
 
-def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
-    zipped = VectorSettings().open(released("sim_char")).fingerprint
-    folder = own("sim_char")
-    assert VectorSettings().open(folder).fingerprint == zipped
-    assert VectorSettings(precision="bfloat16").open(folder).fingerprint == zipped
-    EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which cuts nothing
-    assert VectorSettings().open(folder).fingerprint == zipped
-    rest = [
+def test_the_fingerprint_depends_on_everything_that_determines_vectors(
+    released, converted, tmp_path
+):
+    zip_fingerprint = VectorSettings().open(released("sim_char")).fingerprint
+    folder = converted("sim_char")
+    assert VectorSettings().open(folder).fingerprint == zip_fingerprint
+    assert VectorSettings(precision="bfloat16").open(folder).fingerprint == zip_fingerprint
+    EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which truncates nothing
+    assert VectorSettings().open(folder).fingerprint == zip_fingerprint
+    changed = [
         VectorSettings(pooling="mean").open(folder).fingerprint,
         VectorSettings(dimensions=8).open(folder).fingerprint,
         VectorSettings(max_length=32).open(folder).fingerprint,
@@ -120,21 +122,21 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     config = json.loads((folder / "config.json").read_text("utf-8"))
     for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
         (folder / "config.json").write_text(json.dumps(config | other))
-        rest.append(VectorSettings().open(folder).fingerprint)
+        changed.append(VectorSettings().open(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
-    rest.append(VectorSettings().open(folder).fingerprint)
+    changed.append(VectorSettings().open(folder).fingerprint)
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     for other in ({"do_lower_case": False}, {"tokenization": "word"}):
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | other))
-        rest.append(VectorSettings().open(folder).fingerprint)
-    assert len({zipped, *rest}) == 11
+        changed.append(VectorSettings().open(folder).fingerprint)
+    assert len({zip_fingerprint, *changed}) == 11
 
 
-def test_one_weight_changes_the_fingerprint(own):
-    folder = own("char")
+def test_a_single_weight_changes_the_fingerprint(converted):
+    folder = converted("char")
     before = VectorSettings().open(folder).fingerprint
     encoder = RoFormerEncoder.from_pretrained(folder)
     bias = encoder.named_variables()["encoder/layer_0/output/bias"]
@@ -144,8 +146,8 @@ def test_one_weight_changes_the_fingerprint(own):
 
 
 @pytest.mark.parametrize(("value", "message"), [(np.nan, "not finite"), (0.0, "zero")])
-def test_a_vector_that_is_none_is_named(value, message, own):
-    folder = own("sim_char")
+def test_an_invalid_vector_is_reported_with_its_text(value, message, converted):
+    folder = converted("sim_char")
     embedder = VectorSettings(engine="keras").open(folder)
     for variable in embedder.pooled.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
@@ -153,6 +155,6 @@ def test_a_vector_that_is_none_is_named(value, message, own):
         embedder.embed(TEXTS)
 
 
-def test_models_without_a_pooler_say_so(released):
+def test_pooling_by_a_missing_pooler_is_refused(released):
     with pytest.raises(InputError, match=r"--pooling pooler of .* asks for a pooler"):
         VectorSettings(pooling="pooler").open(released("char"))

@@ -1,4 +1,4 @@
-"""Graphs of fine-tuned folders and checkpoints predict what Keras does, also without Keras."""
+"""Tests that graphs predict as Keras does, for all tasks, and without loading Keras."""
 
 import json
 import subprocess
@@ -41,14 +41,16 @@ ENGINES = [
 
 def examples_of(task):
     count = len(task.text_columns)
-    turned = [tuple(TEXTS[(i + k) % len(TEXTS)] for k in range(count)) for i in range(len(TEXTS))]
-    return [task.labelling.for_prediction(Example(texts, None, "")) for texts in turned]
+    text_tuples = [
+        tuple(TEXTS[(i + k) % len(TEXTS)] for k in range(count)) for i in range(len(TEXTS))
+    ]
+    return [task.labelling.for_prediction(Example(texts, None, "")) for texts in text_tuples]
 
 
 @pytest.mark.quick_cases("*-onnx", "tagging-openvino", "pair-openvino", "regression-openvino")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", TASKS)
-def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
+def test_predictions_of_every_task_equal_keras(name, engine, finetuned):
     model, tokenizer, task = load_finetuned(finetuned(name))
     actual = open_finetuned(finetuned(name), engine, "float32")
     assert (actual.choice.engine, actual.task) == (engine, task)
@@ -64,7 +66,7 @@ def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("kind", "pooling"), [(Embedding, "mean"), (Paraphrase, "pooler")])
-def test_vectors_are_compared_as_by_keras(kind, pooling, engine, tmp_path):
+def test_predictions_of_vector_tasks_equal_keras(kind, pooling, engine, tmp_path):
     tasks = {"vectors": kind(text_columns=("a", "b"))}
     folder = save_random_models(tasks, tmp_path, TOKENIZER, pooling=pooling)["vectors"]
     actual, want = (open_finetuned(folder, name, "float32") for name in (engine, "keras"))
@@ -75,7 +77,7 @@ def test_vectors_are_compared_as_by_keras(kind, pooling, engine, tmp_path):
     assert len({float(x.scores[0]) for x in want.predict(examples)}) == len(examples)
 
 
-WITHOUT = """
+WITHOUT_KERAS = """
 import json, sys
 for name in ("tensorflow", "jax", "grain", "tf2onnx"):
     sys.modules[name] = None  # importing them fails
@@ -100,25 +102,28 @@ print(json.dumps(result))
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 @pytest.mark.slow
-def test_answers_need_neither_tensorflow_nor_keras(finetuned, released):
+def test_predictions_need_neither_tensorflow_nor_keras(finetuned, released):
     arguments = [str(finetuned("classification")), str(released("hf_char"))]
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False
+    process = subprocess.run(
+        [sys.executable, "-c", WITHOUT_KERAS, *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert done.returncode == 0, done.stderr
-    actual = json.loads(done.stdout)
-    kept = {"engine": "keras", "precision": "float32"}
-    want = roformer_tf.load(arguments[0], **kept)(["今天天气很好"])[0]["scores"]
+    assert process.returncode == 0, process.stderr
+    actual = json.loads(process.stdout)
+    settings = {"engine": "keras", "precision": "float32"}
+    want = roformer_tf.load(arguments[0], **settings)(["今天天气很好"])[0]["scores"]
     assert actual["load"] == pytest.approx(want, abs=1e-5)
     vector = VectorSettings(engine="keras").open(arguments[1]).embed(["今天天气很好"])[0]
     np.testing.assert_allclose(actual["vector"], vector, atol=1e-5)
-    filled = roformer_tf.load(arguments[1], **kept)(["今天天气很[MASK]"])[0]["scores"]
+    filled = roformer_tf.load(arguments[1], **settings)(["今天天气很[MASK]"])[0]["scores"]
     assert actual["filled"][0] == pytest.approx(filled[0], abs=1e-5)
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 @pytest.mark.parametrize("precision", ["float32", "int8"])
-def test_processes_that_share_weights_answer_the_same(precision, finetuned, tmp_path):
+def test_processes_that_share_weights_predict_the_same(precision, finetuned, tmp_path):
     folder = finetuned("pair")
     opened = open_finetuned(folder, "onnx", precision)
     shared = share_weights(folder, opened.choice, tmp_path)
@@ -135,7 +140,7 @@ def test_processes_that_share_weights_answer_the_same(precision, finetuned, tmp_
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
-def test_files_that_do_not_belong_together_are_refused(finetuned, tmp_path):
+def test_inconsistent_model_files_are_refused(finetuned, tmp_path):
     import shutil
 
     folder = shutil.copytree(finetuned("classification"), tmp_path / "mixed")

@@ -1,3 +1,5 @@
+"""Tests of `fill-mask`: candidates against full logits, and the models that are refused."""
+
 import json
 import re
 import shutil
@@ -36,25 +38,25 @@ def model(request, released):
 
 
 def reference(masked, text, top):
-    """Run one text alone, all positions, in float64; [(token, probability)] for each mask."""
+    """Process a single text in float64; return [(token, probability)] for each mask."""
     model, tokenizer = masked.model, masked.tokenizer
     ids = [tokenizer.cls_id]
-    for number, piece in enumerate(text.split("[MASK]")):
-        ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(piece)[0][1:-1]
+    for number, part in enumerate(text.split("[MASK]")):
+        ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(part)[0][1:-1]
     ids = np.array([[*ids, tokenizer.sep_id]], "int32")
     logits = np.asarray(model({"token_ids": ids}), "float64")[0]  # (T, V)
     plain = [i for i, t in enumerate(tokenizer.tokens) if t and not (t[0] == "[" and t[-1] == "]")]
-    answers = []
-    for place in np.flatnonzero(ids[0] == tokenizer.mask_id):
-        shares = np.exp(logits[place, plain])
-        shares /= shares.sum()
-        best = np.argsort(-shares)[:top]
-        answers.append([(tokenizer.tokens[plain[i]], shares[i]) for i in best])
-    return answers
+    result = []
+    for position in np.flatnonzero(ids[0] == tokenizer.mask_id):
+        probabilities = np.exp(logits[position, plain])
+        probabilities /= probabilities.sum()
+        best = np.argsort(-probabilities)[:top]
+        result.append([(tokenizer.tokens[plain[i]], probabilities[i]) for i in best])
+    return result
 
 
-def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
-    """Several texts at once give what each gives alone: padding changes nothing."""
+def test_candidates_are_the_most_likely_tokens_of_each_mask(model):
+    """A batch of several texts gives the same as each text alone."""
     for got, text in zip(candidates(model, TEXTS, top=4), TEXTS, strict=True):
         want = reference(model, text, 4)
         assert [[c.token for c in mask] for mask in got] == [[t for t, _ in mask] for mask in want]
@@ -63,15 +65,15 @@ def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
         )
 
 
-def test_special_tokens_are_no_candidates(model):
+def test_special_tokens_are_not_candidates(model):
     masks = candidates(model, ["今天[MASK]"], top=10**9)
     tokens = [candidate.token for candidate in masks[0][0]]
-    known = [t for t in model.tokenizer.tokens if t and not (t[0] == "[" and t[-1] == "]")]
-    assert sorted(tokens) == sorted(known)
+    ordinary = [t for t in model.tokenizer.tokens if t and not (t[0] == "[" and t[-1] == "]")]
+    assert sorted(tokens) == sorted(ordinary)
     assert sum(candidate.probability for candidate in masks[0][0]) == pytest.approx(1)
 
 
-def test_the_likeliest_token_is_put_into_the_text():
+def test_the_most_likely_token_replaces_the_mask():
     masks = [[Candidate("气", 0.7), Candidate("日", 0.2)], [Candidate("##ing", 0.5)]]
     assert filled("天[MASK]go[MASK]。", masks) == "天［气］go［ing］。"
 
@@ -84,7 +86,7 @@ def test_a_text_without_a_mask_is_refused(model):
 
 
 @pytest.mark.parametrize("settings", [{"text": ()}, {"text": ("[MASK]",), "top": 0}])
-def test_settings_that_ask_for_nothing_are_refused(settings):
+def test_empty_requests_are_refused(settings):
     with pytest.raises(InputError):
         FillMaskConfig(model="x", **settings)
 
@@ -118,30 +120,30 @@ def test_the_command_prints_text_and_candidates(released, capsys):
     )
 
 
-def saved(folder, source, cls, **overrides):
-    """The folder of what a class makes of a checkpoint."""
+def convert(folder, source, cls, **overrides):
+    """Load a checkpoint by a class and save it; return the folder."""
     cls.from_pretrained(source, **overrides).save_pretrained(folder)
     return folder
 
 
 CAUSAL = "trained to predict the next token"
-REFUSED = {  # why it fills no masks: what makes such a source of (folder, released)
+REFUSED = {  # part of the message: a function of (folder, released) that returns such a source
     "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
-    CAUSAL: lambda folder, released: saved(folder, released("gpt_char"), RoFormerForCausalLM),
+    CAUSAL: lambda folder, released: convert(folder, released("gpt_char"), RoFormerForCausalLM),
     "is a sim model": lambda folder, released: released("sim_char"),
-    "holds encoder alone": lambda folder, released: saved(
+    "holds encoder alone": lambda folder, released: convert(
         folder, released("char"), RoFormerEncoder
     ),
     "it has a classifier": lambda folder, released: released("hf_word_seqcls"),
-    # whose head has no weights of its own, so that none of them would be new
-    "it has a token_classifier": lambda folder, released: saved(
+    # its head has no weights of its own, so no weight would be reported as new
+    "it has a token_classifier": lambda folder, released: convert(
         folder, released("v2_char"), RoFormerForTokenClassification, num_labels=3
     ),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_model_that_has_not_learned_to_fill_masks_is_refused(reason, released, tmp_path, capsys):
+def test_models_not_trained_to_fill_masks_are_refused(reason, released, tmp_path, capsys):
     source = str(REFUSED[reason](tmp_path / "model", released))
     assert main(["fill-mask", "--model", source, "今天天[MASK]很好"]) == 2
     message = capsys.readouterr()
@@ -156,7 +158,7 @@ def masked_lm(source):
         return MaskedModel.of(opened)
 
 
-def test_a_gpt_by_name_that_says_otherwise_and_a_v2_fill_masks(released, unpacked, tmp_path):
+def test_the_config_overrides_the_name_and_v2_models_fill_masks(released, unpacked, tmp_path):
     folder = unpacked("char").rename(tmp_path / "roformer-gpt")
     with pytest.raises(InputError, match="by its name"):
         masked_lm(folder)

@@ -1,4 +1,4 @@
-"""Folders that transformers' own classes and tokenizers saved, opened with `roformer_tf.load`."""
+"""Tests that `roformer_tf.load` opens folders saved by transformers and predicts the same."""
 
 import json
 from pathlib import Path
@@ -31,14 +31,14 @@ pytestmark = pytest.mark.hf
 
 
 @pytest.fixture(params=["word", "char"])
-def saved(request, tmp_path, torch, transformers):
-    """saved("SequenceClassification", labels, …) → folder, model, tokenizer; all transformers'."""
+def save_model(request, tmp_path, torch, transformers):
+    """save_model("SequenceClassification", labels, …) → folder, model, tokenizer."""
 
     def save(head, labels, **settings):
         vocabulary = read_vocabulary(GOLDENS / request.param)
         if request.param == "word":
             tokenizer = transformers.RoFormerTokenizer(vocabulary)
-        else:  # transformers has no tokenizer of characters: that of a checkpoint of ours
+        else:  # transformers has no character tokenizer; it loads one that we saved
             RoFormerTokenizer(vocabulary, "char").save_pretrained(tmp_path / "base")
             (tmp_path / "base/config.json").write_text('{"model_type": "roformer"}')
             tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
@@ -55,7 +55,7 @@ def saved(request, tmp_path, torch, transformers):
             part.save_pretrained(tmp_path / "model")
         assert not (tmp_path / "model/vocab.txt").exists()
         pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")("好", "好")
-        # transformers 5 gives no segments, unless the tokenizer's settings name them.
+        # transformers 5 returns no segments unless the settings of the tokenizer list them.
         assert ("token_type_ids" in pair) == (request.param == "char")
         return tmp_path / "model", model, tokenizer
 
@@ -71,23 +71,25 @@ def softmax(logits):
     return logits.double().softmax(-1).numpy()
 
 
-def test_a_text_classifier(saved, torch):
-    folder, model, tokenizer = saved("SequenceClassification", LABELS)
+def test_a_text_classifier(save_model, torch):
+    folder, model, tokenizer = save_model("SequenceClassification", LABELS)
     actual = roformer_tf.load(folder, engine="keras")(TEXTS)
     encoded = tokenizer(TEXTS, padding=True, truncation=True, max_length=128, return_tensors="pt")
-    for answer, want in zip(actual, softmax(run(torch, model, encoded).logits), strict=True):
-        assert answer["label"] == LABELS[want.argmax()]
-        assert [answer["scores"][x] for x in LABELS] == pytest.approx(want.tolist(), abs=1e-5)
-    answers = roformer_tf.load(folder, engine="keras")([(QUESTION, text) for text in TEXTS])
+    for prediction, want in zip(actual, softmax(run(torch, model, encoded).logits), strict=True):
+        assert prediction["label"] == LABELS[want.argmax()]
+        assert [prediction["scores"][x] for x in LABELS] == pytest.approx(want.tolist(), abs=1e-5)
+    predictions = roformer_tf.load(folder, engine="keras")([(QUESTION, text) for text in TEXTS])
     pairs = [QUESTION] * len(TEXTS), TEXTS
     encoded = tokenizer(*pairs, padding=True, truncation=True, max_length=128, return_tensors="pt")
-    for answer, want in zip(answers, softmax(run(torch, model, encoded).logits), strict=True):
-        assert [answer["scores"][x] for x in LABELS] == pytest.approx(want.tolist(), abs=1e-5)
+    for prediction, want in zip(
+        predictions, softmax(run(torch, model, encoded).logits), strict=True
+    ):
+        assert [prediction["scores"][x] for x in LABELS] == pytest.approx(want.tolist(), abs=1e-5)
 
 
-def test_a_tagger(saved, torch):
-    """By characters of texts that both tokenizers split alike."""
-    folder, model, tokenizer = saved("TokenClassification", TAGS)
+def test_a_tagger(save_model, torch):
+    """The texts are split into the same characters by both tokenizers."""
+    folder, model, tokenizer = save_model("TokenClassification", TAGS)
     load = roformer_tf.load(folder, engine="keras")
     for text in TEXTS[1], "今天", "天气很好":
         ids = [tokenizer.convert_tokens_to_ids(character) for character in text]
@@ -98,10 +100,10 @@ def test_a_tagger(saved, torch):
         assert [x["probability"] for x in tags] == pytest.approx(want.max(-1).tolist(), abs=1e-5)
 
 
-def test_an_answer_to_a_question(saved, torch):
-    folder, model, tokenizer = saved("QuestionAnswering", ("start", "end"))
+def test_an_answer_to_a_question(save_model, torch):
+    folder, model, tokenizer = save_model("QuestionAnswering", ("start", "end"))
     context = "今天北京天气很好，我们去公园。"
-    answer = roformer_tf.load(folder, engine="keras")((QUESTION, context))
+    prediction = roformer_tf.load(folder, engine="keras")((QUESTION, context))
     encoded = tokenizer(QUESTION, context, return_tensors="pt", return_offsets_mapping=True)
     offsets = encoded.pop("offset_mapping")[0].tolist()
     output = run(torch, model, encoded)
@@ -114,32 +116,34 @@ def test_an_answer_to_a_question(saved, torch):
     }
     first, last = max(scores, key=scores.get)
     start, end = offsets[first][0], offsets[last][1]
-    assert (answer["answer"], answer["start"]) == (context[start:end], start)
+    assert (prediction["answer"], prediction["start"]) == (context[start:end], start)
     values = np.array(list(scores.values()))
     probability = np.exp(values.max()) / np.exp(values).sum()
-    assert answer["score"] == pytest.approx(probability, abs=1e-5)
+    assert prediction["score"] == pytest.approx(probability, abs=1e-5)
 
 
 @pytest.mark.parametrize("summary", ["last", "first", "mean"])
-def test_multiple_choice(summary, saved, torch):
-    """Each candidate alone; and all together with padding on the left, as its own users do."""
+def test_multiple_choice(summary, save_model, torch):
+    """Compare with each candidate alone, and with the left-padded batch that is usual."""
     settings = {} if summary == "last" else {"summary_type": summary}
-    folder, model, tokenizer = saved("MultipleChoice", LABELS, **settings)
-    answer = roformer_tf.load(folder, engine="keras")((QUESTION, CHOICES))
+    folder, model, tokenizer = save_model("MultipleChoice", LABELS, **settings)
+    prediction = roformer_tf.load(folder, engine="keras")((QUESTION, CHOICES))
     pairs = [[QUESTION] * len(CHOICES), CHOICES]
     alone = [tokenizer(*pair, return_tensors="pt") for pair in zip(*pairs, strict=True)]
     logits = [run(torch, model, {k: v[None] for k, v in x.items()}).logits[0, 0] for x in alone]
     want = softmax(torch.stack(logits))
-    assert answer["label"] == want.argmax()
-    assert answer["scores"] == pytest.approx(want.tolist(), abs=1e-5)
+    assert prediction["label"] == want.argmax()
+    assert prediction["scores"] == pytest.approx(want.tolist(), abs=1e-5)
     if summary == "last":
-        together = tokenizer(*pairs, padding=True, padding_side="left", return_tensors="pt")
-        output = run(torch, model, {k: v[None] for k, v in together.items()})
-        assert answer["scores"] == pytest.approx(softmax(output.logits)[0].tolist(), abs=1e-5)
+        batch = tokenizer(*pairs, padding=True, padding_side="left", return_tensors="pt")
+        output = run(torch, model, {k: v[None] for k, v in batch.items()})
+        assert prediction["scores"] == pytest.approx(softmax(output.logits)[0].tolist(), abs=1e-5)
 
 
-def test_other_heads_are_refused(saved):
-    folder, *_ = saved("MultipleChoice", LABELS, summary_type="first", summary_activation="tanh")
+def test_other_heads_are_refused(save_model):
+    folder, *_ = save_model(
+        "MultipleChoice", LABELS, summary_type="first", summary_activation="tanh"
+    )
     with pytest.raises(InputError, match="summary_activation 'tanh'"):
         roformer_tf.load(folder)
     config = json.loads((folder / "config.json").read_text("utf-8"))

@@ -1,4 +1,4 @@
-"""mteb evaluates a folder of ours on a task of one's own, and gives the figures of our report."""
+"""Tests that mteb evaluates our folders on custom tasks with the metrics of our report."""
 
 import json
 
@@ -18,23 +18,23 @@ def mteb():
 
 
 def texts(count, seed):
-    chance = np.random.default_rng(seed)
-    return ["".join(chance.choice(WORDS, 4)) for _ in range(count)]
+    rng = np.random.default_rng(seed)
+    return ["".join(rng.choice(WORDS, 4)) for _ in range(count)]
 
 
 def pairs(count, seed, scored):
-    """Different texts; scores of 0 to 4, or the second text is a shuffled first one."""
-    first, chance = list(dict.fromkeys(texts(count, seed))), np.random.default_rng(seed)
-    second = ["".join(chance.permutation(list(text))) + "了" for text in first]
+    """Return different texts with scores of 0 to 4, or with a shuffled first text as the second."""
+    first, rng = list(dict.fromkeys(texts(count, seed))), np.random.default_rng(seed)
+    second = ["".join(rng.permutation(list(text))) + "了" for text in first]
     if not scored:
         return list(zip(first, second, strict=True))
-    scores = chance.integers(0, 5, len(first)).tolist()
-    return list(zip(first, chance.permutation(second).tolist(), scores, strict=True))
+    scores = rng.integers(0, 5, len(first)).tolist()
+    return list(zip(first, rng.permutation(second).tolist(), scores, strict=True))
 
 
 @pytest.fixture
 def run(released, tmp_path, eagerly):
-    """run(training, test) → the test's figures in report.json."""
+    """Return a function: run(training, test) → the test metrics in report.json."""
 
     def finetune(training, test):
         with eagerly():
@@ -45,8 +45,8 @@ def run(released, tmp_path, eagerly):
     return finetune
 
 
-def evaluated(mteb, folder, kind, metric, dataset):
-    """The scores that mteb gives the folder on a task of this kind."""
+def mteb_scores(mteb, folder, kind, metric, dataset):
+    """Return the scores of the folder on an mteb task of this kind."""
     from sentence_transformers import SentenceTransformer
 
     class OwnTask(getattr(mteb.abstasks, f"AbsTask{kind}")):
@@ -72,27 +72,27 @@ def test_scored_pairs(mteb, run, tmp_path):
     from datasets import Dataset
 
     test = pairs(40, 2, scored=True)
-    figures = run(pairs(24, 1, scored=True), test)
+    metrics = run(pairs(24, 1, scored=True), test)
     columns = dict(zip(("sentence1", "sentence2", "score"), zip(*test, strict=True), strict=True))
     dataset = {"test": Dataset.from_dict({name: list(x) for name, x in columns.items()})}
-    scores = evaluated(mteb, tmp_path / "run/model", "STS", "cosine_spearman", dataset)
+    scores = mteb_scores(mteb, tmp_path / "run/model", "STS", "cosine_spearman", dataset)
     for name in ("spearman", "pearson"):
-        assert scores[f"cosine_{name}"] == pytest.approx(figures[name], abs=1e-4), name
+        assert scores[f"cosine_{name}"] == pytest.approx(metrics[name], abs=1e-4), name
 
 
 def test_retrieval(mteb, run, tmp_path):
     from datasets import Dataset
 
     test = pairs(40, 2, scored=False)
-    figures = run(pairs(24, 1, scored=False), test)
-    sides = {
+    metrics = run(pairs(24, 1, scored=False), test)
+    columns = {
         name: Dataset.from_dict({"id": [f"{name}{i}" for i in range(len(test))], "text": list(x)})
         for name, x in zip(("queries", "corpus"), zip(*test, strict=True), strict=True)
     }
     relevant = {f"queries{i}": {f"corpus{i}": 1} for i in range(len(test))}
-    split = sides | {"relevant_docs": relevant, "top_ranked": None}
+    split = columns | {"relevant_docs": relevant, "top_ranked": None}
     dataset = {"default": {"test": split}}
-    scores = evaluated(mteb, tmp_path / "run/model", "Retrieval", "ndcg_at_10", dataset)
+    scores = mteb_scores(mteb, tmp_path / "run/model", "Retrieval", "ndcg_at_10", dataset)
     for name in ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10"):
-        assert scores[name] == pytest.approx(figures[name], abs=1e-4), name
-    assert 0 < figures["recall_at_1"] < 1
+        assert scores[name] == pytest.approx(metrics[name], abs=1e-4), name
+    assert 0 < metrics["recall_at_1"] < 1

@@ -1,4 +1,4 @@
-"""Weights that are not finite are refused where a model is opened; outputs, where they are read."""
+"""Tests that non-finite weights are refused on opening, and non-finite outputs when computed."""
 
 import shutil
 from importlib.util import find_spec
@@ -27,8 +27,8 @@ KERNEL = "roformer.encoder.layer.0.output.dense.weight"
 
 
 @pytest.fixture(scope="module")
-def sound(finetuned, tmp_path_factory):
-    """One folder of each kind, whose weights are finite."""
+def valid_folders(finetuned, tmp_path_factory):
+    """One folder of each kind, with finite weights."""
     folder = tmp_path_factory.mktemp("sound")
     tokenizer = tokenizer_of()
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size)
@@ -44,11 +44,11 @@ def sound(finetuned, tmp_path_factory):
 
 
 @pytest.fixture
-def damaged(sound, tmp_path):
-    """damaged("masked", value, name) → a copy in which one number of one tensor is the value."""
+def damaged(valid_folders, tmp_path):
+    """damaged("masked", value, name) → a copy with one number replaced by value."""
 
     def copy(kind, value=np.nan, name=KERNEL):
-        target = shutil.copytree(sound[kind], tmp_path / f"{kind}-damaged")
+        target = shutil.copytree(valid_folders[kind], tmp_path / f"{kind}-damaged")
         tensors = load_file(target / "model.safetensors")
         tensors[name].reshape(-1)[-1] = value
         save_file(tensors, target / "model.safetensors", {"format": "pt"})
@@ -89,8 +89,8 @@ def test_a_command_refuses_weights_that_are_not_finite(command, damaged, tmp_pat
     paths |= {"OUT.npy": tmp_path / "out.npy", "rows.txt": shutil.copy(rows, tmp_path / "rows.txt")}
     try:
         code = main([str(paths.get(word, word)) for word in command.split()])
-    except SystemExit as stopped:
-        code = stopped.code
+    except SystemExit as exit_:
+        code = exit_.code
     err = capsys.readouterr().err
     assert (code, "Traceback" in err) == (2, False), err
     for message in ("not finite", KERNEL, str(folder)):
@@ -101,20 +101,20 @@ def test_a_command_refuses_weights_that_are_not_finite(command, damaged, tmp_pat
 
 @pytest.mark.parametrize("kind", ["labels", "masked", "sim"])
 @pytest.mark.parametrize("engine", ["auto", "keras"])
-def test_so_does_load(kind, engine, damaged):
+def test_load_refuses_weights_that_are_not_finite(kind, engine, damaged):
     folder = damaged(kind, -np.inf, "roformer.embeddings.word_embeddings.weight")
     with pytest.raises(InputError, match=r"word_embeddings\.weight .*not finite"):
         load(folder, engine=engine)
 
 
-def test_so_do_the_classes(damaged):
+def test_classes_refuse_weights_that_are_not_finite(damaged):
     folder = damaged("masked")
     with pytest.raises(InputError, match="not finite"):
         RoFormerForMaskedLM.from_pretrained(folder)
 
 
-def test_inspect_shows_them_all_the_same(damaged, capsys):
-    """It is for finding out what is wrong with a file."""
+def test_inspect_shows_weights_that_are_not_finite(damaged, capsys):
+    """`inspect` is for finding out what is wrong with a file."""
     assert main(["checkpoints", "inspect", str(damaged("masked"))]) == 0
     out = capsys.readouterr().out
     assert "nan" in out
@@ -125,13 +125,13 @@ def test_inspect_shows_them_all_the_same(damaged, capsys):
 
 
 @needs_onnx
-def test_outputs_of_an_exported_graph_are_checked_too(sound, tmp_path):
-    """Its weights are read by ONNX Runtime alone."""
+def test_outputs_of_an_exported_graph_are_checked(valid_folders, tmp_path):
+    """Only ONNX Runtime reads the weights of an exported graph."""
     import onnx
     from onnx import numpy_helper
 
     target = tmp_path / "onnx"
-    command = ["export", "--model", sound["labels"], "--output", target, "--to", "onnx"]
+    command = ["export", "--model", valid_folders["labels"], "--output", target, "--to", "onnx"]
     assert main(list(map(str, command))) == 0
     model = onnx.load(target / "model.onnx")
     for weight in model.graph.initializer:
@@ -143,14 +143,14 @@ def test_outputs_of_an_exported_graph_are_checked_too(sound, tmp_path):
         load(target)(["今天"])
 
 
-def test_outputs_of_a_model_in_memory_are_checked(sound):
+def test_outputs_of_a_model_in_memory_are_checked(valid_folders):
     task = Classification(labels=("坏", "好"))
     model = random_model(task)
     model.classifier.out_proj.bias.assign([np.nan, 0.0])
     examples = [Example(("今天",), None, "text 0")]
     with pytest.raises(InputError, match="not finite"):
         predict(model, model.tokenizer, task, examples)
-    masked = RoFormerForMaskedLM.from_pretrained(sound["masked"])
+    masked = RoFormerForMaskedLM.from_pretrained(valid_folders["masked"])
     masked.mlm.bias.assign(masked.mlm.bias * np.nan)
     with pytest.raises(InputError, match="not finite"):
         candidates(MaskedModel(masked, masked.tokenizer), ["今[MASK]"])
@@ -164,8 +164,8 @@ def test_a_generator_stops_at_logits_that_are_not_finite(beams, tmp_path):
         model.generate(["今"], beams=beams)
 
 
-def test_weights_that_a_dtype_cannot_hold_are_not_written(sound):
-    model = RoFormerForMaskedLM.from_pretrained(sound["masked"])
+def test_weights_that_a_dtype_cannot_hold_are_not_written(valid_folders):
+    model = RoFormerForMaskedLM.from_pretrained(valid_folders["masked"])
     arrays = {name: np.asarray(x) for name, x in model.named_variables().items()}
     arrays["mlm/bias"] = arrays["mlm/bias"] + 70_000
     with pytest.raises(InputError, match=r"cls\.predictions\.bias .* float16"):

@@ -1,4 +1,4 @@
-"""A model is opened once: no file is read twice, and what is missing is named in one way."""
+"""Tests that a model is opened once without reading a file twice, and of consistent errors."""
 
 import json
 import shutil
@@ -16,13 +16,13 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
-watched: list[list[str]] = []
+recordings: list[list[str]] = []
 
 
 def _record(event, arguments):
-    """An audit hook, which cannot be removed again."""
-    if watched and event == "open" and isinstance(arguments[0], str):
-        watched[-1].append(arguments[0])
+    """Record opened files. An audit hook cannot be removed."""
+    if recordings and event == "open" and isinstance(arguments[0], str):
+        recordings[-1].append(arguments[0])
 
 
 sys.addaudithook(_record)
@@ -30,19 +30,19 @@ sys.addaudithook(_record)
 
 @contextmanager
 def reads_of(folder):
-    """Counter of how often each file of a folder is opened by Python."""
+    """Return a counter of how often Python opens each file of a folder."""
     reads = Counter()
-    watched.append([])
+    recordings.append([])
     try:
         yield reads
     finally:
         root = Path(folder).resolve()
-        paths = [Path(path).resolve() for path in watched.pop()]
+        paths = [Path(path).resolve() for path in recordings.pop()]
         reads.update(path.name for path in paths if path.parent == root and path.is_file())
 
 
 def commands(tmp_path):
-    """Command → its flags after the model."""
+    """Return the flags of each command after the model."""
     (tmp_path / "texts.txt").write_text("今天\n天气\n", encoding="utf-8")
     (tmp_path / "labelled.tsv").write_text("text\tlabel\n今天\t好\n天气\t坏\n", encoding="utf-8")
     texts, labelled, out = tmp_path / "texts.txt", tmp_path / "labelled.tsv", tmp_path / "out"
@@ -67,7 +67,7 @@ KINDS = {
 
 @pytest.fixture
 def folder_of(finetuned, unpacked, tmp_path):
-    """folder_of("predict") → a folder that the command can open."""
+    """Return a function: folder_of("predict") → a folder that the command can open."""
 
     def make(command):
         kind = KINDS[command]
@@ -100,16 +100,16 @@ def test_load_reads_no_file_twice(name, finetuned):
 
 
 @pytest.mark.parametrize("command", KINDS)
-def test_every_command_names_a_missing_vocabulary_in_one_way(command, folder_of, tmp_path, capsys):
+def test_every_command_reports_a_missing_vocabulary_alike(command, folder_of, tmp_path, capsys):
     folder = folder_of(command)
     (folder / "vocab.txt").unlink()
     (folder / "tokenizer.json").unlink(missing_ok=True)
-    typed = [command, "--model", str(folder), *map(str, commands(tmp_path)[command])]
-    assert main(typed) == 2
+    command_line = [command, "--model", str(folder), *map(str, commands(tmp_path)[command])]
+    assert main(command_line) == 2
     assert missing_vocabulary(str(folder)) in capsys.readouterr().err
 
 
-def test_what_is_open_says_what_it_is(finetuned, released):
+def test_an_opened_model_has_its_kind(finetuned, released):
     with open_model(finetuned("classification")) as opened:
         assert opened.is_finetuned
         assert not opened.has_embedding_file
@@ -119,18 +119,22 @@ def test_what_is_open_says_what_it_is(finetuned, released):
         assert (opened.checkpoint.attention_type, opened.is_masked_lm) == ("bidirectional", True)
 
 
-def test_a_tokenizer_without_segments_puts_a_pair_into_one(finetuned, tmp_path):
-    """As transformers trained it: its tokenizers may give no `token_type_ids`."""
-    without, alike = (Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "ab")
-    settings = json.loads((without / "tokenizer_config.json").read_text("utf-8"))
+def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tmp_path):
+    """Models trained by transformers may have a tokenizer that returns no `token_type_ids`."""
+    without_segments, equal_segments = (
+        Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "ab"
+    )
+    settings = json.loads((without_segments / "tokenizer_config.json").read_text("utf-8"))
     settings["model_input_names"] = ["input_ids", "attention_mask"]
-    (without / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
-    weights = load_file(alike / "model.safetensors")
+    (without_segments / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    weights = load_file(equal_segments / "model.safetensors")
     (name,) = (name for name in weights if name.endswith("token_type_embeddings.weight"))
     weights[name][1] = weights[name][0]
-    save_file(weights, alike / "model.safetensors")
-    answers = [roformer_tf.load(folder)(("天气", "公园")) for folder in (without, alike)]
-    assert answers[0]["scores"] == pytest.approx(answers[1]["scores"], abs=1e-6)
-    assert answers[0]["scores"] != pytest.approx(
+    save_file(weights, equal_segments / "model.safetensors")
+    predictions = [
+        roformer_tf.load(folder)(("天气", "公园")) for folder in (without_segments, equal_segments)
+    ]
+    assert predictions[0]["scores"] == pytest.approx(predictions[1]["scores"], abs=1e-6)
+    assert predictions[0]["scores"] != pytest.approx(
         roformer_tf.load(finetuned("pair"))(("天气", "公园"))["scores"], abs=1e-3
     )

@@ -1,4 +1,4 @@
-"""Our exports to ONNX in optimum, which needs transformers 4: an environment of its own."""
+"""Tests of our ONNX exports in optimum, which needs transformers 4 in a separate environment."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def optimum():
 
 @pytest.fixture
 def exported(tmp_path):
-    """exported("classification") → the model's folder and that of its export to ONNX."""
+    """Return a function: exported("classification") → folders of model and export."""
 
     def make(name):
         tokenizer = RoFormerTokenizer(read_vocabulary(VOCABULARY), "char")
@@ -48,8 +48,8 @@ def exported(tmp_path):
     return make
 
 
-def opened(optimum, kind, folder):
-    """The model of optimum, and the tokenizer that transformers finds in the same folder."""
+def load_exported(optimum, kind, folder):
+    """Load the model by optimum, and the tokenizer by transformers from the same folder."""
     from transformers import AutoTokenizer
 
     model = getattr(optimum, f"ORTModelFor{kind}").from_pretrained(folder)
@@ -58,17 +58,17 @@ def opened(optimum, kind, folder):
 
 def test_a_text_classifier(optimum, exported):
     ours, folder = exported("classification")
-    model, tokenizer = opened(optimum, "SequenceClassification", folder)
+    model, tokenizer = load_exported(optimum, "SequenceClassification", folder)
     logits = model(**tokenizer(TEXTS, padding=True, return_tensors="pt")).logits
     want = roformer_tf.load(ours, engine="keras")(TEXTS)
-    for row, answer in zip(logits.softmax(-1).tolist(), want, strict=True):
-        scores = dict(zip(model.config.id2label.values(), row, strict=True))
-        assert scores == pytest.approx(answer["scores"], abs=1e-5)
+    for probabilities, prediction in zip(logits.softmax(-1).tolist(), want, strict=True):
+        scores = dict(zip(model.config.id2label.values(), probabilities, strict=True))
+        assert scores == pytest.approx(prediction["scores"], abs=1e-5)
 
 
 def test_a_tagger(optimum, exported):
     ours, folder = exported("tagging")
-    model, tokenizer = opened(optimum, "TokenClassification", folder)
+    model, tokenizer = load_exported(optimum, "TokenClassification", folder)
     for text in TEXTS[:2]:
         scores = model(**tokenizer(text, return_tensors="pt")).logits[0, 1:-1].softmax(-1)
         best = scores.max(-1)
@@ -78,22 +78,22 @@ def test_a_tagger(optimum, exported):
 
 
 def test_question_answering(optimum, exported):
-    """With our segments, which config.json announces by another model type."""
+    """config.json announces our segments by another model type."""
     ours, folder = exported("question-answering")
-    model, _ = opened(optimum, "QuestionAnswering", folder)
-    own = RoFormerForQuestionAnswering.from_pretrained(ours)
-    rows = own.tokenizer([("今天", "我们去公园学习"), ("天气", "很好")])
-    ids, segments = rows["token_ids"], rows["segment_ids"]
+    model, _ = load_exported(optimum, "QuestionAnswering", folder)
+    ours_loaded = RoFormerForQuestionAnswering.from_pretrained(ours)
+    batch = ours_loaded.tokenizer([("今天", "我们去公园学习"), ("天气", "很好")])
+    ids, segments = batch["token_ids"], batch["segment_ids"]
     output = model(*(x.astype("int64") for x in (ids, ids != 0, segments)))
     logits = np.stack([output.start_logits, output.end_logits], axis=-1)
-    want = np.asarray(own(rows))
+    want = np.asarray(ours_loaded(batch))
     np.testing.assert_allclose(logits[ids != 0], want[ids != 0], atol=1e-5)
 
 
 def test_hidden_states_and_vectors(optimum, released, tmp_path):
     arguments = ["--model", str(released("sim_char")), "--output", str(tmp_path / "onnx")]
     assert main(["export", *arguments, "--to", "onnx"]) == 0
-    model, tokenizer = opened(optimum, "FeatureExtraction", tmp_path / "onnx")
+    model, tokenizer = load_exported(optimum, "FeatureExtraction", tmp_path / "onnx")
     encoder = RoFormerEncoder.from_pretrained(released("sim_char"))
     for text in TEXTS[:2]:
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]

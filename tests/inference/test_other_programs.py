@@ -1,8 +1,7 @@
-"""Every kind of folder that we write, opened in transformers and sentence-transformers.
+"""Tests of every kind of model folder in transformers and sentence-transformers.
 
-Each in that program's usual way: no setting of ours, and no argument but the program's own
-`truncation=True` for a pipeline that truncates nothing unless asked. What it computes is compared
-with `roformer_tf.load` of the same folder.
+Each program is used in its usual way, without arguments of ours; only a pipeline that does not
+truncate by default gets `truncation=True`. Its outputs are compared with `roformer_tf.load`.
 """
 
 from functools import cache
@@ -41,7 +40,7 @@ SIZES = {
     "intermediate_size": 64,
     "initializer_range": 0.3,
 }
-TWO = ("text_a", "text_b")
+TEXT_COLUMNS = ("text_a", "text_b")
 LONG = "今天天气很好，我们去公园学习中国经济。" * 106  # over 2,000 characters
 TEXTS = [
     "好",
@@ -53,11 +52,11 @@ TEXTS = [
     "😀👨‍👩‍👧 emoji，，。。！！",
 ]
 PRIVATE = "价格\ue5e5元，\ue000私\U0010fffd"
-"""Private use: transformers' tokenizer of words, which no file of ours reaches, drops it."""
+"""Private-use characters. The word tokenizer of transformers removes them in any case."""
 PAIRS = [
     ("今天天气很好", "天气不错"),
     ("好", "坏"),
-    ("好", LONG),  # the longer one is cut
+    ("好", LONG),  # the longer text is truncated
     (LONG, "好"),
     ("北京" * 40, "上海" * 60),
     ("Hello world", "2023年 café"),
@@ -70,7 +69,10 @@ def tokenizer_of(tokenization):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """folder(task or model class, "word") → a random model's folder, written as commands write."""
+    """Return a function: folder(task or model class, "word") → a random model's folder.
+
+    The folder is written as our commands write it.
+    """
 
     @cache
     def make(kind, tokenization, **settings):
@@ -113,16 +115,18 @@ def as_inputs(examples):
 CLASSIFIERS = {
     "classification": Classification(labels=("坏", "中", "好"), max_length=64),
     "classification of long texts": Classification(labels=("坏", "好"), max_length=1800),
-    "pair": Pair(labels=("0", "1"), text_columns=TWO, max_length=63),
+    "pair": Pair(labels=("0", "1"), text_columns=TEXT_COLUMNS, max_length=63),
     "multilabel": Multilabel(labels=("甲", "乙", "丙"), max_length=64),
     "regression": Regression(mean=3.25, deviation=1.5, max_length=64),
-    "regression of pairs": Regression(mean=2020.5, deviation=4, text_columns=TWO, max_length=63),
+    "regression of pairs": Regression(
+        mean=2020.5, deviation=4, text_columns=TEXT_COLUMNS, max_length=63
+    ),
 }
 
 
 @pytest.mark.hf
 @pytest.mark.parametrize("name", CLASSIFIERS)
-def test_the_pipeline_of_text_classification(name, tokenization, folder, transformers):
+def test_the_text_classification_pipeline(name, tokenization, folder, transformers):
     task = CLASSIFIERS[name]
     source = folder(task, tokenization)
     examples = PAIRS if len(task.text_columns) > 1 else texts_for(tokenization)
@@ -133,8 +137,10 @@ def test_the_pipeline_of_text_classification(name, tokenization, folder, transfo
         scores = {item["label"]: item["score"] for item in got}
         expected = want.get("scores", {"value": want.get("score")})
         assert scores == pytest.approx(expected, abs=1e-3 if "score" in want else 2e-5), example
-    spread = np.ptp([[item["score"] for item in sorted(x, key=str)] for x in actual], axis=0)
-    assert spread.max() > 0.01
+    range_of_scores = np.ptp(
+        [[item["score"] for item in sorted(x, key=str)] for x in actual], axis=0
+    )
+    assert range_of_scores.max() > 0.01
 
 
 @pytest.mark.hf
@@ -145,7 +151,7 @@ def test_the_cross_encoder(name, tokenization, folder, torch):
     source = folder(CLASSIFIERS[name], tokenization)
     ours = roformer_tf.load(source, engine="keras")
     model = CrossEncoder(str(source), device="cpu")
-    if name == "pair":  # two logits: the lines of the model card
+    if name == "pair":  # two logits: as shown in the model card
         actual = model.predict(PAIRS, apply_softmax=True)
         want = [[item["scores"][label] for label in ("0", "1")] for item in ours(PAIRS)]
         np.testing.assert_allclose(actual, want, atol=2e-5)
@@ -162,7 +168,7 @@ def test_the_cross_encoder(name, tokenization, folder, torch):
 
 
 @pytest.mark.hf
-def test_the_pipeline_of_token_classification(tokenization, folder, transformers):
+def test_the_token_classification_pipeline(tokenization, folder, transformers):
     labels = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
     source = folder(Tagging(labels=labels, max_length=64), tokenization)
     ours = roformer_tf.load(source, engine="keras")
@@ -174,7 +180,7 @@ def test_the_pipeline_of_token_classification(tokenization, folder, transformers
         return [(x["start"], x["end"], x.get("entity_group") or x["label"]) for x in predictions]
 
     texts = texts_for(tokenization)
-    # A pipeline without a stride reads the beginning; we read all, in windows.
+    # A pipeline without a stride reads only the beginning; `load` reads the full text in windows.
     want = [entities(ours(text[:62])["entities"]) for text in texts]
     assert [entities(tags) for tags in tag(texts)] == want
     assert sum(map(len, want)) > 10
@@ -186,7 +192,7 @@ def test_the_pipeline_of_token_classification(tokenization, folder, transformers
 
 
 @pytest.mark.hf
-def test_the_pipeline_that_fills_masks(tokenization, folder, transformers):
+def test_the_fill_mask_pipeline(tokenization, folder, transformers):
     source = folder(RoFormerForMaskedLM, tokenization)
     texts = ["今天[MASK]气很好。", "[MASK]", "Hello [MASK] 2023年", LONG[:480] + "[MASK]"]
     model = RoFormerForMaskedLM.from_pretrained(source)
@@ -197,17 +203,17 @@ def test_the_pipeline_that_fills_masks(tokenization, folder, transformers):
         ids = np.array([[special[0], *before, special[1], *after, special[2]]])
         logits = np.asarray(model({"token_ids": ids}), np.float64)[0, len(before) + 1]
         scores = np.exp(logits) / np.exp(logits).sum()
-        # Special tokens are among them here; `roformer_tf.load` gives none of these.
+        # The pipeline includes special tokens; `roformer_tf.load` excludes them.
         assert [item["token"] for item in actual] == scores.argsort()[::-1][:5].tolist(), text
         np.testing.assert_allclose(
             [item["score"] for item in actual], np.sort(scores)[::-1][:5], 1e-3
         )
-    cut = fill("[MASK]" + LONG, tokenizer_kwargs={"truncation": True})
-    assert len(cut) == 5
+    candidates = fill("[MASK]" + LONG, tokenizer_kwargs={"truncation": True})
+    assert len(candidates) == 5
 
 
 @pytest.mark.hf
-def test_the_pipeline_that_generates_text(folder, transformers):
+def test_the_text_generation_pipeline(folder, transformers):
     source = folder(RoFormerForCausalLM, "char")
     model = RoFormerForCausalLM.from_pretrained(source)
     generate = transformers.pipeline("text-generation", model=str(source))
@@ -220,7 +226,7 @@ def test_the_pipeline_that_generates_text(folder, transformers):
 
 
 @pytest.mark.hf
-def test_a_causal_model_of_words_is_refused(folder, transformers):
+def test_a_word_level_causal_model_is_refused(folder, transformers):
     source = folder(RoFormerForCausalLM, "word")
     with pytest.raises(Exception, match=r"always appends \[SEP\]"):
         transformers.pipeline("text-generation", model=str(source))
@@ -231,8 +237,8 @@ def test_a_causal_model_of_words_is_refused(folder, transformers):
 def test_sentence_transformers(kind, tokenization, folder, torch):
     from sentence_transformers import SentenceTransformer
 
-    result = RoFormerForSentenceSimilarity if kind == "sim" else Embedding(max_length=64)
-    source = folder(result, tokenization)
+    task_or_class = RoFormerForSentenceSimilarity if kind == "sim" else Embedding(max_length=64)
+    source = folder(task_or_class, tokenization)
     texts = texts_for(tokenization)
     ours = np.stack([item["vector"] for item in roformer_tf.load(source, engine="keras")(texts)])
     model = SentenceTransformer(str(source), device="cpu")
@@ -242,23 +248,23 @@ def test_sentence_transformers(kind, tokenization, folder, torch):
 
 
 @pytest.mark.hf
-def test_a_classifier_of_the_mean_is_refused(tmp_path, transformers):
-    """transformers has a head on the first token alone, and would make up what it lacks."""
+def test_a_classifier_with_mean_pooling_is_refused(tmp_path, transformers):
+    """transformers has only a head on the first token, and would initialize the missing weights."""
     from sentence_transformers import CrossEncoder
 
     task = Ranking(text_columns=("a", "b", "c"))
     LabelledDataset([], task).save_model(
         random_model(task, tokenizer_of("char"), **SIZES, pooling="mean"), tmp_path / "model"
     )
-    for open_it in (
+    for open_model in (
         lambda x: transformers.pipeline("text-classification", model=x),
         lambda x: CrossEncoder(x, device="cpu"),
     ):
         with pytest.raises(ValueError, match="model type `roformer_tf`"):
-            open_it(str(tmp_path / "model"))
+            open_model(str(tmp_path / "model"))
 
 
-def test_a_classifier_of_the_mean_is_not_converted(tmp_path, capsys):
+def test_a_classifier_with_mean_pooling_is_not_converted(tmp_path, capsys):
     task = Ranking(text_columns=("a", "b", "c"))
     LabelledDataset([], task).save_model(random_model(task, pooling="mean"), tmp_path / "model")
     command = ["checkpoints", "convert", str(tmp_path / "model"), str(tmp_path / "other")]

@@ -1,4 +1,4 @@
-"""Fine-tuned folders in transformers' own pipelines: what they say is what we say."""
+"""Tests that transformers' pipelines predict as we do with fine-tuned folders."""
 
 import dataclasses
 import gzip
@@ -32,15 +32,15 @@ MORE = ["Ｈello 2023年，在 New York，北京 \u200b欢迎 café 你！", "�
 
 @pytest.fixture(scope="module")
 def texts():
-    """Real sentences of several lengths, and some with spaces, digits, Latin and marks."""
+    """Real sentences of several lengths, and some with spaces, digits, Latin letters and marks."""
     with gzip.open(GOLDENS / "word" / "cases.json.gz", "rt", encoding="utf-8") as file:
         cases = json.load(file)["single"]
     return [case["text"][:200] for case in cases if case["kind"] == "real"][:60] + MORE
 
 
 @pytest.fixture
-def tuned(tmp_path):
-    """tuned(task, "word", text lengths…) → the folder of a random model that was saved for it."""
+def saved_model(tmp_path):
+    """Return a function: saved_model(task, "word") → the folder of a random model."""
 
     def make(task, tokenization):
         keras.utils.set_random_seed(1)
@@ -53,7 +53,7 @@ def tuned(tmp_path):
     return make
 
 
-def answers(folder, texts):
+def predictions(folder, texts):
     model, tokenizer, task = load_finetuned(folder)
     examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in texts]
     actual = predict(model, tokenizer, task, examples)
@@ -62,14 +62,16 @@ def answers(folder, texts):
 
 @pytest.mark.hf
 @pytest.mark.parametrize("tokenization", ["word", "char"])
-def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transformers):
-    """In the model's folder, and in one that `checkpoints convert` made of it."""
-    folder = tuned(Tagging(labels=BIO), tokenization)
+def test_ner_pipelines_give_equal_entities(
+    tokenization, saved_model, texts, tmp_path, transformers
+):
+    """Test the model's folder, and its conversion by `checkpoints convert`."""
+    folder = saved_model(Tagging(labels=BIO), tokenization)
     other = tmp_path / "other"
     assert main(["checkpoints", "convert", str(folder), str(other), "--to", "huggingface"]) == 0
     want = [
-        [(item["start"], item["end"], item["label"]) for item in answer["entities"]]
-        for answer in answers(folder, texts)
+        [(item["start"], item["end"], item["label"]) for item in prediction["entities"]]
+        for prediction in predictions(folder, texts)
     ]
     assert {kind for entities in want for _, _, kind in entities} == {"LOC", "PER"}
     for source in (folder, other):
@@ -82,20 +84,31 @@ def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transforme
 
 
 @pytest.mark.hf
-def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, transformers):
-    """A pipeline cannot decode, as the card of every model folder explains."""
-    often = ("I-LOC", "B-LOC", "O", "B-PER", "I-PER")  # such that "O" is what it mostly says
-    folder = tuned(Tagging(labels=often, scheme="IOB2"), "char")
+def test_ner_pipelines_differ_only_where_the_most_likely_tags_are_illegal(
+    saved_model, texts, transformers
+):
+    """Pipelines have no constrained decoding, as the card of every model folder explains."""
+    labels = (
+        "I-LOC",
+        "B-LOC",
+        "O",
+        "B-PER",
+        "I-PER",
+    )  # with these labels, most predictions are "O"
+    folder = saved_model(Tagging(labels=labels, scheme="IOB2"), "char")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     model, tokenizer, task = load_finetuned(folder)
-    free = dataclasses.replace(task, scheme="")
+    unconstrained = dataclasses.replace(task, scheme="")
     legal = 0
-    for text, answer in zip(texts, answers(folder, texts), strict=True):
-        (likeliest,) = predict(
-            model, tokenizer, free, [free.labelling.for_prediction(Example((text,), None, ""))]
+    for text, prediction in zip(texts, predictions(folder, texts), strict=True):
+        (most_likely,) = predict(
+            model,
+            tokenizer,
+            unconstrained,
+            [unconstrained.labelling.for_prediction(Example((text,), None, ""))],
         )
-        if [item["label"] for item in answer["tags"]] == list(likeliest.label):
-            want = [(item["start"], item["end"], item["label"]) for item in answer["entities"]]
+        if [item["label"] for item in prediction["tags"]] == list(most_likely.label):
+            want = [(item["start"], item["end"], item["label"]) for item in prediction["entities"]]
             actual = [(item["start"], item["end"], item["entity_group"]) for item in tag(text)]
             assert actual == want
             legal += 1
@@ -103,9 +116,9 @@ def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, tr
 
 
 @pytest.mark.hf
-def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, transformers):
-    """The field would be ignored without a warning; the encoder is read like any other."""
-    folder = tuned(Tagging(labels=BIO, scheme="IOB2", crf=True), "char")
+def test_ner_pipelines_refuse_a_crf(saved_model, texts, torch, transformers):
+    """A pipeline would ignore the CRF without a warning; the encoder can be loaded as usual."""
+    folder = saved_model(Tagging(labels=BIO, scheme="IOB2", crf=True), "char")
     with pytest.raises(ValueError, match="model type `roformer_crf`"):
         transformers.pipeline("ner", model=str(folder))
     encoder = RoFormerEncoder.from_pretrained(folder)
@@ -117,9 +130,9 @@ def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, trans
 
 
 @pytest.mark.hf
-def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
-    """The scores of valid tags, since an untrained model would give invalid ones."""
-    folder = tuned(Tagging(labels=BMES), "word")
+def test_ner_pipelines_decode_bmes_equally(saved_model, texts, transformers):
+    """The scores are of valid tags, since an untrained model would predict invalid ones."""
+    folder = saved_model(Tagging(labels=BMES), "word")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     scores = np.eye(len(BMES))
     for tags in ("SSOBMME", "BEBES", "OSOBEO", "MEOE", "BMO"):
@@ -143,14 +156,14 @@ def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
 
 
 @pytest.mark.hf
-def test_ner_of_words_is_refused_with_the_reason(tuned, transformers):
-    folder = tuned(Tagging(labels=BIO, spaced_units=True), "word")
+def test_ner_pipelines_refuse_word_labels_with_the_reason(saved_model, transformers):
+    folder = saved_model(Tagging(labels=BIO, spaced_units=True), "word")
     with pytest.raises(Exception, match="labels separate words"):
         transformers.pipeline("ner", model=str(folder))
 
 
-def test_a_tagging_folder_trained_on_as_something_else_tokenizes_by_word(tuned, tmp_path):
-    folder = tuned(Tagging(labels=BIO), "word")
+def test_units_of_tagging_are_removed_for_other_tasks(saved_model, tmp_path):
+    folder = saved_model(Tagging(labels=BIO), "word")
     assert RoFormerTokenizer.from_pretrained(folder).units == "characters"
     RoFormerForMaskedLM.from_pretrained(folder).save_pretrained(tmp_path / "language")
     assert RoFormerTokenizer.from_pretrained(tmp_path / "language").units is None

@@ -1,3 +1,5 @@
+"""Tests of predictions by fine-tuned models, and of invalid model folders."""
+
 import dataclasses
 import json
 import shutil
@@ -16,7 +18,7 @@ from tests.support.random_model import LETTERS, random_model, tokenizer_of
 from tests.support.service_app import served_task
 
 TOKENIZER = tokenizer_of()
-SIZES = {  # of two layers, whose weights all show
+SIZES = {  # two layers, with weights large enough to affect the result
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -46,7 +48,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def folder(models, tmp_path_factory):
-    """What `finetune` writes, of a random model."""
+    """A folder with a random model, as `finetune` writes it."""
     path = tmp_path_factory.mktemp("finetuned") / "model"
     models["classification"].save_pretrained(path)
     TASKS["classification"].save(path)
@@ -56,7 +58,7 @@ def folder(models, tmp_path_factory):
 @pytest.mark.quick_cases("classification-1", "tagging-32")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("name", TASKS)
-def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
+def test_texts_of_mixed_lengths_are_predicted_as_each_alone(models, name, batch_size):
     model, task = models[name], TASKS[name]
     examples = examples_of(*texts_of(LENGTHS))
     got = task.decoding.run(model, task.labelling.encode(examples, TOKENIZER), batch_size)
@@ -65,18 +67,20 @@ def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_si
         (want,) = np.asarray(model({"token_ids": ids[None], "segment_ids": segments[None]}))
         assert logits.shape == want.shape
         assert np.abs(logits - want).max() <= 1e-5
-    answers = predict(model, TOKENIZER, task, examples, batch_size)
-    for answer, logits in zip(answers, got, strict=True):
-        own = logits if name == "classification" else logits[1:-1]  # without [CLS] and [SEP]
-        best = np.argmax(own, axis=-1)
+    predictions = predict(model, TOKENIZER, task, examples, batch_size)
+    for prediction, logits in zip(predictions, got, strict=True):
+        unit_logits = (
+            logits if name == "classification" else logits[1:-1]
+        )  # without [CLS] and [SEP]
+        best = np.argmax(unit_logits, axis=-1)
         if name == "classification":
-            assert answer.label == task.labels[best]
+            assert prediction.label == task.labels[best]
         else:
-            assert answer.label == tuple(task.labels[i] for i in best)
+            assert prediction.label == tuple(task.labels[i] for i in best)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_text_in_windows_is_answered_by_their_mean(models):
+def test_a_prediction_of_windows_uses_their_mean_logits(models):
     task = dataclasses.replace(TASKS["classification"], max_length=50, long_texts="windows")
     (text,) = texts_of([90])
     ids = TOKENIZER.encode(text)[0][1:-1]
@@ -84,17 +88,17 @@ def test_a_text_in_windows_is_answered_by_their_mean(models):
         np.asarray(models["classification"]({"token_ids": np.int32([[2, *part, 3]])}))[0]
         for part in (ids[:48], ids[36:84], ids[42:])
     ]
-    (answer,) = predict(models["classification"], TOKENIZER, task, examples_of(text))
+    (prediction,) = predict(models["classification"], TOKENIZER, task, examples_of(text))
     want = np.exp(np.mean(logits, axis=0))
-    np.testing.assert_allclose(answer.scores, want / want.sum(), atol=1e-5)
+    np.testing.assert_allclose(prediction.scores, want / want.sum(), atol=1e-5)
 
 
-def test_nothing_is_answered_by_nothing():
+def test_no_examples_give_no_predictions():
     assert predict(None, TOKENIZER, TASKS["classification"], []) == []
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_saved_model_answers_as_before(models, folder):
+def test_a_saved_model_predicts_the_same(models, folder):
     model, tokenizer, task = load_finetuned(folder)
     assert task == TASKS["classification"]
     assert tokenizer.vocabulary == TOKENIZER.vocabulary
@@ -107,7 +111,7 @@ def test_a_saved_model_answers_as_before(models, folder):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_in_bfloat16_the_answers_are_nearly_the_same(folder):
+def test_bfloat16_predictions_are_close(folder):
     examples = examples_of(*texts_of(LENGTHS))
     exact, rounded = (
         predict(*load_finetuned(folder, precision), examples)
@@ -130,7 +134,7 @@ def without(name):
 
 def without_a_vocabulary(folder):
     (folder / "vocab.txt").unlink()
-    (folder / "tokenizer.json").unlink(missing_ok=True)  # has one, too
+    (folder / "tokenizer.json").unlink(missing_ok=True)  # it has a vocabulary as well
 
 
 def with_another_label(folder):
@@ -152,7 +156,7 @@ def with_another_vocabulary(folder):
         (with_another_vocabulary, "ids, but its weights have"),
     ],
 )
-def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message):
+def test_incomplete_and_inconsistent_folders_are_refused(folder, tmp_path, change, message):
     copy = changed(folder, tmp_path, change)
     with pytest.raises(InputError, match=message) as error:
         load_finetuned(copy)
@@ -160,15 +164,15 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path):
-    """As far as a folder has any: those from before have none, and answer from 0.5 on."""
+def test_labels_are_predicted_by_the_saved_thresholds(finetuned, tmp_path):
+    """Folders of earlier versions have no thresholds; 0.5 is used."""
     folder = shutil.copytree(finetuned("multilabel"), tmp_path / "model")
     values = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     texts, names = texts_of([9] * 40), np.array(values["labels"])
     source, target = tmp_path / "texts.txt", tmp_path / "answers.tsv"
     source.write_text("\n".join(texts) + "\n", encoding="utf-8")
 
-    def answered(thresholds):
+    def predicted_labels(thresholds):
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
         actual = predict(*load_finetuned(folder), examples_of(*texts))
         labels = [item.label for item in actual]
@@ -181,13 +185,13 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
         return np.array([item.scores for item in actual]), labels
 
     assert values.pop("thresholds") == []
-    scores, at_half = answered({})
-    assert at_half == [tuple(names[row > 0.5]) for row in scores]
+    scores, default_labels = predicted_labels({})
+    assert default_labels == [tuple(names[row > 0.5]) for row in scores]
     thresholds = np.quantile(scores, [0.2, 0.5, 0.9], axis=0).diagonal()
-    again, by_threshold = answered({"thresholds": thresholds.tolist()})
+    again, threshold_labels = predicted_labels({"thresholds": thresholds.tolist()})
     np.testing.assert_allclose(again, scores, atol=1e-6)
-    assert by_threshold == [tuple(names[row > thresholds]) for row in again]
-    assert by_threshold != at_half
+    assert threshold_labels == [tuple(names[row > thresholds]) for row in again]
+    assert threshold_labels != default_labels
     (folder / "task.json").write_text(json.dumps(values | {"thresholds": [0.3]}))
     with pytest.raises(InputError, match="1 thresholds for 3 labels"):
         load_finetuned(folder)

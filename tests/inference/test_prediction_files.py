@@ -1,3 +1,5 @@
+"""Tests of the files that predictions are written to: CSV, TSV, JSON lines and spreadsheets."""
+
 import csv
 import gc
 import json
@@ -37,7 +39,7 @@ def write(path, rows=ROWS):
     return out.notes()
 
 
-def test_a_csv_is_what_excel_opens_and_computes_nothing_in(tmp_path):
+def test_a_csv_opens_in_excel_without_executing_formulas(tmp_path):
     path = tmp_path / "a.csv"
     (note,) = write(path)
     content = path.read_bytes()
@@ -64,7 +66,7 @@ def test_a_spreadsheet_stores_every_text_unchanged_as_text(tmp_path):
 
 def test_text_that_no_spreadsheet_can_store_is_truncated_or_escaped_and_reported(tmp_path):
     path = tmp_path / "a.xlsx"
-    long = "😀" * MAX_CELL  # two units each
+    long = "😀" * MAX_CELL  # two UTF-16 units each
     (note,) = write(path, [{"text": long}, {"text": "长" * MAX_CELL}, {"text": "a\x08\ud83db"}])
     column = [cell for (cell,) in openpyxl.load_workbook(path).active.iter_rows(values_only=True)]
     assert len(column[1].encode("utf-16-le")) <= 2 * MAX_CELL
@@ -76,7 +78,7 @@ def test_text_that_no_spreadsheet_can_store_is_truncated_or_escaped_and_reported
     assert notes == ["cells with more than the 32,767 characters that Excel reads: 1"]
 
 
-def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch):
+def test_too_many_predictions_for_a_sheet_leave_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(prediction_files, "MAX_ROWS", 3)
     write(tmp_path / "a.xlsx", ROWS[:2])
     with pytest.raises(InputError, match=r"holds 3 rows.* Name a \.csv file"):
@@ -84,16 +86,16 @@ def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch)
     assert [path.name for path in tmp_path.iterdir()] == ["a.xlsx"]
 
 
-def test_a_sheet_that_is_given_up_leaves_nothing_to_complain_later(tmp_path, monkeypatch):
-    complaints = []
-    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+def test_an_aborted_sheet_causes_no_errors_at_garbage_collection(tmp_path, monkeypatch):
+    errors = []
+    monkeypatch.setattr(sys, "unraisablehook", errors.append)
     with pytest.raises(AttributeError):
         write(tmp_path / "a.xlsx", [{"text": "好"}, None])
     gc.collect()
-    assert complaints == []
+    assert errors == []
 
 
-def test_lines_are_one_an_answer(tmp_path):
+def test_each_prediction_is_one_line(tmp_path):
     for name in ("a.tsv", "a.txt", "a.jsonl"):
         assert write(tmp_path / name) == []
     assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "a.txt").read_bytes()
@@ -104,7 +106,7 @@ def test_lines_are_one_an_answer(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "a.csv.gz", "a.XLS"])
-def test_the_name_of_another_format_is_refused(name):
+def test_other_file_formats_are_refused(name):
     with pytest.raises(InputError, match=r"name a \.csv, \.jsonl, \.tsv, \.txt, \.xlsx file"):
         check_format(name)
 

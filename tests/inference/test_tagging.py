@@ -1,6 +1,6 @@
-"""Tags that follow each other legally, wherever a tagging model is asked.
+"""Tests of constrained decoding of tags in load, predict, serve and exports.
 
-What is right is found by trying every sequence of tags that the scheme allows.
+The expected tags are the best of all sequences that the scheme allows, by enumeration.
 """
 
 import dataclasses
@@ -34,8 +34,8 @@ TEXTS = ["今天天气", "好", "去北京", "我们去公", "上海的天", "�
 
 
 def is_legal(tags):
-    behind = ("O", *tags[:-1])
-    return all(x[0] != "I" or y[1:] == x[1:] for x, y in zip(tags, behind, strict=True))
+    previous = ("O", *tags[:-1])
+    return all(x[0] != "I" or y[1:] == x[1:] for x, y in zip(tags, previous, strict=True))
 
 
 def log_softmax(x):
@@ -44,30 +44,30 @@ def log_softmax(x):
     )
 
 
-def by_hand(emissions, start=0.0, transitions=None, end=0.0):
-    """The best legal tags, and the probability of each when all legal sequences are weighed."""
+def enumerated(emissions, start=0.0, transitions=None, end=0.0):
+    """Return the best legal tags, and the probability of each over all legal sequences."""
     transitions = np.zeros((len(TAGS), len(TAGS))) if transitions is None else transitions
     start, end = (np.broadcast_to(x, len(TAGS)) for x in (start, end))
     paths, totals = [], []
     for path in product(range(len(TAGS)), repeat=len(emissions)):
         if is_legal([TAGS[i] for i in path]):
             steps = sum(transitions[a, b] for a, b in pairwise(path))
-            own = sum(row[i] for row, i in zip(emissions, path, strict=True))
+            emission = sum(row[i] for row, i in zip(emissions, path, strict=True))
             paths.append(path)
-            totals.append(own + steps + start[path[0]] + end[path[-1]])
-    likely = np.exp(np.array(totals) - max(totals))
-    likely /= likely.sum()
+            totals.append(emission + steps + start[path[0]] + end[path[-1]])
+    weights = np.exp(np.array(totals) - max(totals))
+    weights /= weights.sum()
     best = paths[int(np.argmax(totals))]
-    shares = [
-        sum(w for p, w in zip(paths, likely, strict=True) if p[t] == i) for t, i in enumerate(best)
+    probabilities = [
+        sum(w for p, w in zip(paths, weights, strict=True) if p[t] == i) for t, i in enumerate(best)
     ]
-    return [TAGS[i] for i in best], shares
+    return [TAGS[i] for i in best], probabilities
 
 
 @pytest.fixture(scope="module")
 def folders(finetuned, tmp_path_factory):
-    """folders[crf]: a random model of five tags as `finetune` writes it, without and with a CRF."""
-    source, result = finetuned("tagging"), {}
+    """Folders by `crf`: a random model of five tags, as `finetune` writes it."""
+    source, folders_by_crf = finetuned("tagging"), {}
     encoder = roformer_tf.RoFormerEncoder.from_pretrained(source)
     for crf in (False, True):
         keras.utils.set_random_seed(2)
@@ -80,8 +80,8 @@ def folders(finetuned, tmp_path_factory):
         folder = tmp_path_factory.mktemp("tags") / "model"
         model.save_pretrained(folder)
         dataclasses.replace(TASK, crf=crf).save(folder)
-        result[crf] = folder
-    return result
+        folders_by_crf[crf] = folder
+    return folders_by_crf
 
 
 @pytest.mark.parametrize("crf", [False, True])
@@ -93,22 +93,26 @@ def test_tags_are_the_best_legal_ones(crf, folders):
         arrays = (model.crf.start, model.crf.transitions, model.crf.end)
         weights = {name: np.asarray(x, "float64") for name, x in zip(names, arrays, strict=True)}
     examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in TEXTS]
-    answers = predict(model, tokenizer, task, examples)
-    rest = 0
-    for text, example, answer in zip(TEXTS, examples, answers, strict=True):
+    predictions = predict(model, tokenizer, task, examples)
+    differing = 0
+    for text, example, prediction in zip(TEXTS, examples, predictions, strict=True):
         logits = np.asarray(model(tokenizer([text])), "float64")[0, 1:-1]
-        tags, shares = by_hand(log_softmax(logits), **weights)
-        assert list(answer.label) == tags
-        output = [item["probability"] for item in task.decoding.as_json(example, answer)["tags"]]
-        if not crf:  # each unit's own
-            shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
-        assert output == pytest.approx(shares, abs=1e-5)
-        rest += [TAGS[i] for i in logits.argmax(-1)] != tags
-    assert rest >= 2  # else nothing would be shown
+        tags, probabilities = enumerated(log_softmax(logits), **weights)
+        assert list(prediction.label) == tags
+        output = [
+            item["probability"] for item in task.decoding.as_json(example, prediction)["tags"]
+        ]
+        if not crf:  # without a CRF, the unit's own probability
+            probabilities = np.exp(log_softmax(logits))[
+                range(len(tags)), [TAGS.index(x) for x in tags]
+            ]
+        assert output == pytest.approx(probabilities, abs=1e-5)
+        differing += [TAGS[i] for i in logits.argmax(-1)] != tags
+    assert differing >= 2  # the test data must include illegal most likely tags
 
 
 @pytest.mark.parametrize("crf", [False, True])
-def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
+def test_load_predict_and_serve_give_the_same_tags(crf, folders, tmp_path):
     texts = [*TEXTS, "我们去公园学习，" * 9]
     (tmp_path / "in.txt").write_text("".join(f"{x}\n" for x in texts), encoding="utf-8")
     flags = ["--input", str(tmp_path / "in.txt"), "--output", str(tmp_path / "out.jsonl")]
@@ -118,8 +122,8 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
     loaded = roformer_tf.load(folders[crf])(texts)
     served = served_task(folders[crf])
     examples = [as_example([text], served.task) for text in texts]
-    replied = list(map(served.task.decoding.as_json, examples, served.predict(examples)))
-    for text, line, item, other in zip(texts, predicted, loaded, replied, strict=True):
+    served_predictions = list(map(served.task.decoding.as_json, examples, served.predict(examples)))
+    for text, line, item, other in zip(texts, predicted, loaded, served_predictions, strict=True):
         tags = [unit["label"] for unit in item["tags"]]
         assert is_legal(tags)
         assert line["tags"] == tags
@@ -130,8 +134,8 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
             assert text[actual["start"] : actual["end"]] == actual["text"]
 
 
-def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
-    """The scores of each unit come from one window; what follows what is seen across them."""
+def test_a_text_in_windows_is_decoded_as_a_whole(folders, tmp_path):
+    """Each unit gets its emissions from one window; the CRF then decodes across windows."""
     model, tokenizer, task = load_finetuned(folders[True])
     task = dataclasses.replace(task, max_length=8)
     (example,) = [task.labelling.for_prediction(Example((TEXTS[0] + TEXTS[2],), None, ""))]
@@ -144,21 +148,23 @@ def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
     arrays = (
         np.asarray(x, "float64") for x in (model.crf.start, model.crf.transitions, model.crf.end)
     )
-    tags, _ = by_hand(units, *arrays)
-    (answer,) = predict(model, tokenizer, task, [example])
-    assert list(answer.label) == tags
+    tags, _ = enumerated(units, *arrays)
+    (prediction,) = predict(model, tokenizer, task, [example])
+    assert list(prediction.label) == tags
 
 
-ODD = st.text(st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀😀\u2028\x1c\ufeff"), min_size=1)
+UNUSUAL = st.text(
+    st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀😀\u2028\x1c\ufeff"), min_size=1
+)
 
 
-@given(ODD.filter(str.strip), st.randoms(use_true_random=False))
-def test_positions_of_entities_are_those_of_the_original_text(text, chance):
-    """Whatever the tokenizer makes of its characters: places count code points of the original."""
+@given(UNUSUAL.filter(str.strip), st.randoms(use_true_random=False))
+def test_positions_of_entities_are_those_of_the_original_text(text, rng):
+    """Positions count code points of the original text, for any characters."""
     for task in (TASK, dataclasses.replace(TASK, spaced_units=True)):
         example = task.labelling.for_prediction(Example((text,), None, ""))
         units = len(example.units)
-        scores = np.array([[chance.random() for _ in TAGS] for _ in range(units)]).reshape(units, 5)
+        scores = np.array([[rng.random() for _ in TAGS] for _ in range(units)]).reshape(units, 5)
         actual = task.decoding.as_json(example, task.decoding.predict(scores))
         for item in actual["entities"]:
             assert text[item["start"] : item["end"]] == item["text"]
@@ -172,8 +178,8 @@ def test_positions_of_entities_are_those_of_the_original_text(text, chance):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
 @pytest.mark.parametrize("crf", [False, True])
-def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
-    """Read by us, and by the lines of its README, which know nothing of us."""
+def test_an_exported_graph_predicts_the_same_tags(crf, folders, tmp_path, monkeypatch):
+    """Predict with `load`, and with the code of its README, which does not use this package."""
     to = "onnxruntime" if crf and find_spec("onnxruntime") else "savedmodel"
     export(folders[crf], tmp_path / "out", to)
     want = [
@@ -193,8 +199,8 @@ def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
     assert ("probabilities" in actual["answers"]) != crf
 
 
-def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
-    """Its tensors say that there is a conditional random field; no task does."""
+def test_a_checkpoint_without_a_task_uses_its_crf(folders, tmp_path):
+    """The tensors show that there is a CRF; there is no task."""
     folder = shutil.copytree(folders[True], tmp_path / "model")
     (folder / "task.json").unlink()
     model, tokenizer, task = load_finetuned(folders[True])
@@ -208,8 +214,8 @@ def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
     assert [[int(x["label"][6:]) for x in item["tags"]] for item in actual] == want
 
 
-def test_parts_that_do_not_belong_together_are_refused(folders, tmp_path):
-    """A task that knows of a conditional random field, and weights without it; and other ways."""
+def test_an_inconsistent_crf_is_refused(folders, tmp_path):
+    """The CRF is in the task or in the weights, but not in both."""
     for crf in (False, True):
         folder = shutil.copytree(folders[crf], tmp_path / str(crf))
         dataclasses.replace(TASK, crf=not crf).save(folder)

@@ -1,4 +1,4 @@
-"""What commands say that they run on, with devices that are not there."""
+"""Tests of the device names that commands print, with simulated devices."""
 
 import sys
 from types import SimpleNamespace
@@ -11,9 +11,9 @@ from roformer_tf.kernels.accelerators import accelerators, device_in_words
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """gpus("tensorflow", "NVIDIA L20", …): the backend, and the GPUs that it has."""
+    """Return a function that simulates a backend with GPUs: gpus("tensorflow", "NVIDIA L20", …)."""
 
-    def pretend(backend, *names):
+    def simulate(backend, *names):
         monkeypatch.setattr(keras.backend, "backend", lambda: backend)
         if backend == "jax":
             jax = pytest.importorskip("jax")
@@ -26,7 +26,7 @@ def gpus(monkeypatch):
         details = [{"device_name": name} if name else {} for name in names]
         monkeypatch.setattr(config.experimental, "get_device_details", details.__getitem__)
 
-    return pretend
+    return simulate
 
 
 @pytest.mark.parametrize(

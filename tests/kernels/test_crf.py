@@ -1,4 +1,4 @@
-"""The conditional random field against every sequence of labels, one by one, in float64."""
+"""Tests of the CRF against an enumeration of all label sequences, in float64."""
 
 from itertools import pairwise, product
 
@@ -10,20 +10,20 @@ from keras import ops
 from roformer_tf.kernels.crf import sequence_losses
 
 C, OPENS, CLOSES = 3, 3, 4
-ROWS = [  # labels of six tokens; -1: none
+EXAMPLES = [  # labels of six tokens; -1: none
     [OPENS, 0, 2, 1, 1, CLOSES],
-    [OPENS, 2, -1, -1, 0, CLOSES],  # units of several tokens
-    [-1, 1, 0, -1, -1, -1],  # a window amid a text
-    [OPENS, -1, 1, 2, -1, -1],  # one at its beginning
-    [-1, -1, -1, 2, 0, CLOSES],  # and at its end
+    [OPENS, 2, -1, -1, 0, CLOSES],  # words of several tokens
+    [-1, 1, 0, -1, -1, -1],  # a window from the middle of a text
+    [OPENS, -1, 1, 2, -1, -1],  # a window at the start of a text
+    [-1, -1, -1, 2, 0, CLOSES],  # a window at its end
     [OPENS, 1, CLOSES, -1, -1, -1],  # a single label, and padding
-    [-1] * 6,  # an empty row
+    [-1] * 6,  # an empty sequence
 ]
-LABELS = np.array(ROWS, "int32")
+LABELS = np.array(EXAMPLES, "int32")
 
 
 def weights(seed=0, scale=2.0):
-    """emissions, start, transitions, end in float64."""
+    """Return emissions, start, transitions and end in float64."""
     rng = np.random.default_rng(seed)
     shapes = [(*LABELS.shape, C), (C,), (C, C), (C,)]
     return [rng.normal(scale=scale, size=shape) for shape in shapes]
@@ -36,16 +36,16 @@ def score(path, emissions, start, transitions, end, opens, closes):
 
 
 def negative_log_likelihoods(emissions, start, transitions, end):
-    """By every sequence that there is: (B,)."""
+    """Compute the loss of each example (B,) by enumerating all label sequences."""
     actual = []
-    for row, labels in zip(emissions, ROWS, strict=True):
-        judged = [t for t, label in enumerate(labels) if 0 <= label < C]
-        if not judged:
+    for row, labels in zip(emissions, EXAMPLES, strict=True):
+        labelled = [t for t, label in enumerate(labels) if 0 <= label < C]
+        if not labelled:
             actual.append(0.0)
             continue
-        rest = (row[judged], start, transitions, end, OPENS in labels, CLOSES in labels)
-        scores = [score(path, *rest) for path in product(range(C), repeat=len(judged))]
-        gold = score([labels[t] for t in judged], *rest)
+        rest = (row[labelled], start, transitions, end, OPENS in labels, CLOSES in labels)
+        scores = [score(path, *rest) for path in product(range(C), repeat=len(labelled))]
+        gold = score([labels[t] for t in labelled], *rest)
         actual.append(np.logaddexp.reduce(scores) - gold)
     return np.array(actual)
 
@@ -55,48 +55,52 @@ def losses(emissions, *rest):
     return sequence_losses(emissions, ops.convert_to_tensor(LABELS), *rest)
 
 
-def slopes(function, x, width=1e-5):
-    """Gradient by central differences."""
+def numerical_gradient(function, x, width=1e-5):
+    """Compute the gradient by central differences."""
     gradient = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
+    for index in np.ndindex(x.shape):
         step = np.zeros_like(x)
-        step[place] = width
-        gradient[place] = (function(x + step) - function(x - step)) / (2 * width)
+        step[index] = width
+        gradient[index] = (function(x + step) - function(x - step)) / (2 * width)
     return gradient
 
 
-def test_losses_are_those_of_all_sequences_and_are_placed_at_the_labels():
+def test_losses_equal_the_enumeration_and_are_at_labelled_positions():
     arguments = weights()
     got = ops.convert_to_numpy(losses(*arguments))
     assert got.dtype == np.float32
     np.testing.assert_allclose(
         got.sum(1), negative_log_likelihoods(*arguments), rtol=1e-5, atol=1e-6
     )
-    judged = (LABELS >= 0) & (LABELS < C)
-    assert (got[~judged] == 0).all()
-    for row, where in zip(got, judged, strict=True):
-        assert len(set(row[where].tolist())) == bool(where.any())
+    labelled = (LABELS >= 0) & (LABELS < C)
+    assert (got[~labelled] == 0).all()
+    for row, mask in zip(got, labelled, strict=True):
+        assert len(set(row[mask].tolist())) == bool(mask.any())
 
 
-@pytest.mark.parametrize("place", range(4), ids=["emissions", "start", "transitions", "end"])
-def test_gradients_are_the_slopes(place, gradient):
-    """Of rows that count differently, as the upstream gradient says."""
+@pytest.mark.parametrize("index", range(4), ids=["emissions", "start", "transitions", "end"])
+def test_gradients_equal_central_differences(index, gradient):
+    """The upstream gradient differs between examples."""
     arguments = weights(seed=1)
-    of_rows = np.arange(1.0, 1 + len(ROWS))
+    example_weights = np.arange(1.0, 1 + len(EXAMPLES))
 
-    def with_one(function, x):
-        return function(*arguments[:place], x, *arguments[place + 1 :])
+    def with_argument(function, x):
+        return function(*arguments[:index], x, *arguments[index + 1 :])
 
-    want = slopes(lambda x: of_rows @ with_one(negative_log_likelihoods, x), arguments[place])
-    counted = of_rows[:, None].astype("float32")
-    got = gradient(lambda x: with_one(losses, x) * counted, arguments[place].astype("float32"))
+    want = numerical_gradient(
+        lambda x: example_weights @ with_argument(negative_log_likelihoods, x), arguments[index]
+    )
+    upstream = example_weights[:, None].astype("float32")
+    got = gradient(
+        lambda x: with_argument(losses, x) * upstream, arguments[index].astype("float32")
+    )
     np.testing.assert_allclose(got, want, atol=2e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX compiles all with XLA")
 def test_xla_compiles_losses_and_gradients():
-    """On a GPU the whole step is compiled, where a loop without a known end has no gradient."""
+    """On a GPU the whole step is compiled by XLA, which cannot differentiate an unbounded loop."""
     import tensorflow as tf
 
     def both(*variables):
@@ -107,16 +111,16 @@ def test_xla_compiles_losses_and_gradients():
 
     variables = [tf.constant(x, "float32") for x in weights(seed=2)]
     unknown = [tf.TensorSpec([x.shape[0], *[None] * (len(x.shape) - 1)]) for x in variables]
-    unknown[0] = tf.TensorSpec((len(ROWS), None, C))
+    unknown[0] = tf.TensorSpec((len(EXAMPLES), None, C))
     signature = [unknown[0], *[tf.TensorSpec(x.shape) for x in variables[1:]]]
     compiled = tf.function(both, jit_compile=True, input_signature=signature)
-    for item, other in zip(
+    for compiled_value, eager_value in zip(
         tf.nest.flatten(compiled(*variables)), tf.nest.flatten(both(*variables)), strict=True
     ):
-        np.testing.assert_allclose(item, other, atol=2e-5)
+        np.testing.assert_allclose(compiled_value, eager_value, atol=2e-5)
 
 
-def test_far_scores_give_finite_losses_and_gradients(gradient):
+def test_large_scores_give_finite_losses_and_gradients(gradient):
     emissions, *rest = weights(seed=3, scale=1e3)
     rest[1][0, 1] = -1e4
     assert np.isfinite(ops.convert_to_numpy(losses(emissions, *rest))).all()

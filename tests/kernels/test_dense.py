@@ -1,4 +1,4 @@
-"""GELU against the standard library's error function."""
+"""Tests of GELU against the error function of the standard library."""
 
 import math
 
@@ -17,7 +17,7 @@ DENSITY = np.exp(-X * X / 2) / math.sqrt(2 * math.pi)  # φ(x)
 @pytest.mark.parametrize(
     ("dtype", "bound"), [("float32", 1e-6), ("bfloat16", 4e-2), ("float16", 5e-3)]
 )
-def test_it_is_x_times_the_normal_distribution(dtype, bound):
+def test_gelu_is_x_times_the_normal_distribution(dtype, bound):
     x = ops.cast(X, dtype)
     y = gelu(x)
     assert keras.backend.standardize_dtype(y.dtype) == dtype
@@ -26,12 +26,12 @@ def test_it_is_x_times_the_normal_distribution(dtype, bound):
     np.testing.assert_allclose(ops.convert_to_numpy(y).astype("float64"), want, atol=bound)
 
 
-def test_its_gradient_is_exact_too(gradient):
+def test_the_gradient_is_exact(gradient):
     got = gradient(gelu, X.astype("float32"))
     np.testing.assert_allclose(got, CUMULATIVE + X * DENSITY, atol=2e-6)
 
 
-def test_it_is_not_the_tanh_approximation():
+def test_gelu_is_not_the_tanh_approximation():
     x = np.float32([-2.2, 2.2])
-    apart = ops.convert_to_numpy(gelu(x) - keras.activations.gelu(x, approximate=True))
-    assert np.abs(apart).max() > 1e-4
+    difference = ops.convert_to_numpy(gelu(x) - keras.activations.gelu(x, approximate=True))
+    assert np.abs(difference).max() > 1e-4

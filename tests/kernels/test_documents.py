@@ -1,4 +1,4 @@
-"""Masks from numbers of each token, compared with the rule, pair by pair in plain Python."""
+"""Tests of attention masks of packed documents against a rule for pairs of tokens."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from keras import ops
 
 from roformer_tf.layers.masks import gather_positions, visible_keys
 
-IDS = np.array(  # documents, one in parts, one of a token, padding before, between and after
+IDS = np.array(  # interrupted documents, one-token documents, padding at each position
     [
         [1, 1, 1, 2, 2, 3, 0, 0],
         [0, 1, 1, 0, 2, 1, 1, 2],
@@ -18,20 +18,23 @@ IDS = np.array(  # documents, one in parts, one of a token, padding before, betw
 SEGMENTS = np.array([[0, 0, 1, 0, 1, 1, 0, 0]] * 4, "int32")
 
 
-def sees(kind, row, query, key):
-    """Whether a token sees another."""
+def may_attend(kind, row, query, key):
+    """Return whether a query may attend to a key."""
     if IDS[row, query] != IDS[row, key] or not IDS[row, key]:
         return False
     if kind == "causal":
         return key <= query
-    begun = np.cumsum(SEGMENTS[row])
-    return kind != "unilm" or begun[key] <= begun[query]
+    segments_started = np.cumsum(SEGMENTS[row])
+    return kind != "unilm" or segments_started[key] <= segments_started[query]
 
 
 def mask(kind):
     rows, length = IDS.shape
     return np.array(
-        [[[sees(kind, b, t, s) for s in range(length)] for t in range(length)] for b in range(rows)]
+        [
+            [[may_attend(kind, b, t, s) for s in range(length)] for t in range(length)]
+            for b in range(rows)
+        ]
     )
 
 
@@ -39,13 +42,13 @@ each_kind = pytest.mark.parametrize("kind", [None, "causal", "unilm"])
 
 
 @each_kind
-def test_the_mask_is_the_rule(kind):
+def test_masks_follow_the_rule(kind):
     got = visible_keys(kind, ops.array(IDS), ops.array(SEGMENTS))
     np.testing.assert_array_equal(ops.convert_to_numpy(got), mask(kind))
 
 
 @each_kind
-def test_at_positions_it_is_theirs(kind):
+def test_masks_at_selected_positions(kind):
     positions = np.array([[7, 0, 2], [1, 1, 5], [3, 4, 0], [0, 1, 2]], "int32")
     visible = visible_keys(kind, ops.array(IDS), ops.array(SEGMENTS))
     got = gather_positions(visible, ops.array(positions))

@@ -1,4 +1,4 @@
-"""Dropout's mask as a source of randomness: its rate, and what knows nothing of what."""
+"""Statistical tests of the dropout mask: its rate, and the independence of its values."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from scipy import stats
 from roformer_tf.kernels.dropout import kept
 
 
-def drawn(seed, shape, rate):
+def dropout_mask(seed, shape, rate):
     return ops.convert_to_numpy(kept(ops.array(np.array(seed, "int64")), shape, rate))
 
 
@@ -16,21 +16,21 @@ def correlation(a, b):
     return np.corrcoef(a.ravel(), b.ravel())[0, 1]
 
 
-def unlikely(correlation, size):
-    """Whether a correlation of so many pairs is significant: by five standard deviations."""
+def significant(correlation, size):
+    """Return whether a correlation of `size` pairs is significant (five standard deviations)."""
     return abs(correlation) > 5 / np.sqrt(size)
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9])
 @pytest.mark.parametrize("seed", [(0, 0), (0, 1), (123456789, 3), (2**31 - 1, 10**6)])
-def test_its_rate_is_the_one_asked_for(rate, seed):
-    mask = drawn(seed, (1000, 1001), rate)
+def test_the_rate_is_as_requested(rate, seed):
+    mask = dropout_mask(seed, (1000, 1001), rate)
     assert stats.binomtest(int((~mask).sum()), mask.size, rate).pvalue > 1e-6
 
 
 @pytest.mark.parametrize("axis", [0, 1, 2])
-def test_its_rate_is_the_same_in_every_slice(axis):
-    counts = drawn((7, 1), (64, 100, 128), 0.1).sum(axis=tuple({0, 1, 2} - {axis}))
+def test_the_rate_is_the_same_in_every_slice(axis):
+    counts = dropout_mask((7, 1), (64, 100, 128), 0.1).sum(axis=tuple({0, 1, 2} - {axis}))
     expected = np.full(len(counts), counts.mean())
     variance = 0.9 * 0.1 * (64 * 100 * 128 / len(counts))
     spread = ((counts - expected) ** 2).sum() / variance  # chi-squared
@@ -38,9 +38,9 @@ def test_its_rate_is_the_same_in_every_slice(axis):
 
 
 @pytest.mark.parametrize("shift", [1, 2, 3, 4, 8, 16, 63, 64, 65, 512, 1024, 4096, 65536])
-def test_neighbours_know_nothing_of_each_other(shift):
-    flat = drawn((3, 5), (1 << 20,), 0.5)
-    assert not unlikely(correlation(flat[:-shift], flat[shift:]), flat.size - shift)
+def test_neighbouring_values_are_uncorrelated(shift):
+    flat = dropout_mask((3, 5), (1 << 20,), 0.5)
+    assert not significant(correlation(flat[:-shift], flat[shift:]), flat.size - shift)
 
 
 @pytest.mark.parametrize(
@@ -54,28 +54,28 @@ def test_neighbours_know_nothing_of_each_other(shift):
         ((0, 0), (0, 1)),
     ],
 )
-def test_seeds_give_masks_that_know_nothing_of_each_other(first, other):
-    a, b = (drawn(seed, (512, 1024), 0.5) for seed in (first, other))
-    for shift in (0, 1, 5, 1024):  # nor is one the other, shifted
-        assert not unlikely(correlation(a, np.roll(b, shift)), a.size)
-        assert not unlikely(correlation(a, np.roll(b, -shift)), a.size)
+def test_masks_of_different_seeds_are_uncorrelated(first, other):
+    a, b = (dropout_mask(seed, (512, 1024), 0.5) for seed in (first, other))
+    for shift in (0, 1, 5, 1024):  # also when one is shifted
+        assert not significant(correlation(a, np.roll(b, shift)), a.size)
+        assert not significant(correlation(a, np.roll(b, -shift)), a.size)
 
 
 def test_patterns_of_eight_neighbours_are_equally_likely():
-    eights = drawn((1, 2), (1 << 17, 8), 0.5) @ (1 << np.arange(8))
-    assert stats.chisquare(np.bincount(eights, minlength=256)).pvalue > 1e-6
+    patterns = dropout_mask((1, 2), (1 << 17, 8), 0.5) @ (1 << np.arange(8))
+    assert stats.chisquare(np.bincount(patterns, minlength=256)).pvalue > 1e-6
 
 
-def test_runs_are_as_long_as_independent_draws_make_them():
-    dropped = np.flatnonzero(~drawn((9, 9), (1 << 20,), 0.1))
+def test_gaps_are_distributed_as_for_independent_draws():
+    dropped = np.flatnonzero(~dropout_mask((9, 9), (1 << 20,), 0.1))
     gaps = np.minimum(np.diff(dropped), 60)
     expected = stats.geom(0.1).pmf(np.arange(1, 60))
     expected = np.append(expected, 1 - expected.sum()) * len(gaps)
     assert stats.chisquare(np.bincount(gaps, minlength=61)[1:], expected).pvalue > 1e-6
 
 
-def test_a_mask_is_a_function_of_seed_and_place_alone():
-    mask = drawn((5, 6), (4, 6, 8), 0.3)
-    np.testing.assert_array_equal(mask, drawn((5, 6), (4, 6, 8), 0.3))
-    np.testing.assert_array_equal(mask.ravel(), drawn((5, 6), (192,), 0.3))
-    np.testing.assert_array_equal(mask[:2], drawn((5, 6), (2, 6, 8), 0.3))
+def test_a_mask_depends_only_on_seed_and_index():
+    mask = dropout_mask((5, 6), (4, 6, 8), 0.3)
+    np.testing.assert_array_equal(mask, dropout_mask((5, 6), (4, 6, 8), 0.3))
+    np.testing.assert_array_equal(mask.ravel(), dropout_mask((5, 6), (192,), 0.3))
+    np.testing.assert_array_equal(mask[:2], dropout_mask((5, 6), (2, 6, 8), 0.3))

@@ -1,4 +1,4 @@
-"""Each operation in its fast and its plain form, against NumPy in float64."""
+"""Tests of each operation in its fast and its plain form, against NumPy in float64."""
 
 import math
 from contextlib import nullcontext
@@ -25,13 +25,13 @@ VISIBLE[:, range(5), range(5)] = True
 LABELS = np.array([0, 6, 2, 2], "int32")
 THETA = RNG.normal(size=(5, 2))
 TABLES = [np.cos(THETA), np.sin(THETA)]
-THETA_OF_ROWS = RNG.normal(size=(2, 5, 2))
-TABLES_OF_ROWS = [np.cos(THETA_OF_ROWS), np.sin(THETA_OF_ROWS)]
+THETA_OF_EXAMPLES = RNG.normal(size=(2, 5, 2))
+TABLES_OF_EXAMPLES = [np.cos(THETA_OF_EXAMPLES), np.sin(THETA_OF_EXAMPLES)]
 NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 BACK = NEAR & np.tri(5, dtype=bool)
 
 
-@cache  # asked for at each place of a central difference
+@cache  # central differences call it for each element
 def mask(shape):
     return ops.convert_to_numpy(kept(ops.array(SEED), shape, RATE)) / (1 - RATE)
 
@@ -41,7 +41,7 @@ def softmax(x):
     return x / x.sum(-1, keepdims=True)
 
 
-def attended(query, key, value, visible=None, shape=None, bias=0.0):
+def numpy_attention(query, key, value, visible=None, shape=None, bias=0.0):
     scores = query @ key.swapaxes(-1, -2) + bias
     if visible is not None:
         scores = np.where(visible[:, None], scores, -np.inf)
@@ -49,19 +49,19 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
     return (weights * mask(weights.shape) if shape else weights) @ value
 
 
-def in_bands(visible, ahead):
-    """A mask (B, 5, 5) in blocks of two queries with the neighbouring keys: (B, 3, 2, K)."""
-    behind = 2 if ahead else 0
-    wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
-    return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
+def in_bands(visible, forward):
+    """Split a mask (B, 5, 5) into blocks of 2 queries with neighbouring keys: (B, 3, 2, K)."""
+    backward = 2 if forward else 0
+    wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + backward)])
+    return np.stack([wide[:, i : i + 2, i : i + 4 + backward] for i in (0, 2, 4)], axis=1)
 
 
-def of_bands(bias, ahead):
-    """A bias (N, 2, K) of each block, over all tokens: (N, 5, 5)."""
-    whole = np.zeros((len(bias), 6, 8 + (2 if ahead else 0)))
+def of_bands(bias, forward):
+    """Expand the bias (N, 2, K) of a block to all tokens: (N, 5, 5)."""
+    full = np.zeros((len(bias), 6, 8 + (2 if forward else 0)))
     for i in (0, 2, 4):
-        whole[:, i : i + 2, i : i + bias.shape[2]] = bias
-    return whole[:, :5, 2:7]
+        full[:, i : i + 2, i : i + bias.shape[2]] = bias
+    return full[:, :5, 2:7]
 
 
 def normalised(x, gamma, beta):
@@ -69,16 +69,21 @@ def normalised(x, gamma, beta):
     return x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-12) * gamma + beta
 
 
-def turned(pairs, theta):
-    """(B, T, N, 2, H/2) → (B, N, T, H), by complex numbers."""
+def rotated_pairs(pairs, theta):
+    """Rotate by complex numbers: (B, T, N, 2, H/2) → (B, N, T, H)."""
     x = (pairs[..., 0, :] + 1j * pairs[..., 1, :]).swapaxes(1, 2) * np.exp(1j * theta)
     return np.concatenate([x.real, x.imag], -1)
 
 
 def rotated(projected, scales=(1, 1, 0), factor=1.0):
-    """All three in one array (3, B, N, T, H): angles times scales, what turns times a factor."""
+    """Return queries, keys and values as one array (3, B, N, T, H).
+
+    `scales` multiply the angles, and `factor` multiplies whatever is rotated.
+    """
     parts = zip(projected.transpose(2, 0, 1, 3, 4, 5), scales, (0.5, 1, 1), strict=True)
-    return np.stack([turned(x, s * THETA) * (factor if s else 1) * half for x, s, half in parts])
+    return np.stack(
+        [rotated_pairs(x, s * THETA) * (factor if s else 1) * scale for x, s, scale in parts]
+    )
 
 
 def losses(scores, bias=0.0):
@@ -116,13 +121,15 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         [(2, 5, 3, 2, 2, 2)],
     ),
     "split_and_rotate queries at positions of their own": (
-        lambda x: split_and_rotate(x, *TABLES_OF_ROWS, ("query",), training=True)[0],
-        lambda x: turned(x[:, :, 0], THETA_OF_ROWS[:, None]) / 2,
+        lambda x: split_and_rotate(x, *TABLES_OF_EXAMPLES, ("query",), training=True)[0],
+        lambda x: rotated_pairs(x[:, :, 0], THETA_OF_EXAMPLES[:, None]) / 2,
         [(2, 5, 1, 2, 2, 2)],
     ),
     "split_and_rotate keys and values": (
         lambda x: ops.stack(split_and_rotate(x, *TABLES, ("key", "value"), training=True)),
-        lambda x: np.stack([turned(x[:, :, 0], THETA), turned(x[:, :, 1], 0 * THETA)]),
+        lambda x: np.stack(
+            [rotated_pairs(x[:, :, 0], THETA), rotated_pairs(x[:, :, 1], 0 * THETA)]
+        ),
         [(2, 5, 2, 2, 2, 2)],
     ),
     "split_and_rotate values, too": (
@@ -140,47 +147,47 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         lambda x: rotated(x, factor=1.3),
         [(2, 5, 3, 2, 2, 2)],
     ),
-    "attend": (lambda *x: attend(*x, training=True), attended, [(2, 3, 5, 4)] * 3),
+    "attend": (lambda *x: attend(*x, training=True), numpy_attention, [(2, 3, 5, 4)] * 3),
     "attend of fewer queries": (
         lambda *x: attend(*x, VISIBLE[:, :2], SEED, RATE, training=True),
-        lambda *x: attended(*x, VISIBLE[:, :2], True),
+        lambda *x: numpy_attention(*x, VISIBLE[:, :2], True),
         [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4)],
     ),
     "attend to what is visible": (
         lambda *x: attend(*x, VISIBLE, training=True),
-        lambda *x: attended(*x, VISIBLE),
+        lambda *x: numpy_attention(*x, VISIBLE),
         [(2, 3, 5, 4)] * 3,
     ),
     "attend with dropout": (
         lambda *x: attend(*x, VISIBLE, SEED, RATE, training=True),
-        lambda *x: attended(*x, VISIBLE, True),
+        lambda *x: numpy_attention(*x, VISIBLE, True),
         [(2, 3, 5, 4)] * 3,
     ),
     "attend with a bias": (
         lambda *x: attend(*x[:3], VISIBLE, SEED, RATE, True, x[3]),
-        lambda *x: attended(*x[:3], VISIBLE, True, x[3]),
+        lambda *x: numpy_attention(*x[:3], VISIBLE, True, x[3]),
         [(2, 3, 5, 4)] * 3 + [(1, 3, 5, 5)],
     ),
     "attend with a bias of each row": (
         lambda *x: attend(*x[:3], None, None, 0.0, True, x[3]),
-        lambda *x: attended(*x[:3], None, None, x[3]),
+        lambda *x: numpy_attention(*x[:3], None, None, x[3]),
         [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 2, 5)],
     ),
     "attend_locally": (
         lambda *x: attend_locally(*x, in_bands(VISIBLE & NEAR, True), training=True),
-        lambda *x: attended(*x, VISIBLE & NEAR),
+        lambda *x: numpy_attention(*x, VISIBLE & NEAR),
         [(2, 3, 5, 4)] * 3,
     ),
     "attend_locally with a bias to previous tokens": (
         lambda *x: attend_locally(
             *x[:3], in_bands(VISIBLE & BACK, False), bias=x[3], training=True
         ),
-        lambda *x: attended(*x[:3], VISIBLE & BACK, None, of_bands(x[3][0], False)),
+        lambda *x: numpy_attention(*x[:3], VISIBLE & BACK, None, of_bands(x[3][0], False)),
         [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 4)],
     ),
     "attend_locally with a bias": (
         lambda *x: attend_locally(*x[:3], in_bands(VISIBLE & NEAR, True), bias=x[3]),
-        lambda *x: attended(*x[:3], VISIBLE & NEAR, None, of_bands(x[3][0], True)),
+        lambda *x: numpy_attention(*x[:3], VISIBLE & NEAR, None, of_bands(x[3][0], True)),
         [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 6)],
     ),
     "cross_entropy": (lambda *x: cross_entropy(*x, LABELS), losses, [(4, 7), (7,)]),
@@ -190,28 +197,28 @@ each_case = pytest.mark.parametrize("name", CASES)
 each_form = pytest.mark.parametrize("form", [nullcontext, plain_forms], ids=["fast", "plain"])
 
 
-def given(name):
+def random_inputs(name):
     rng = np.random.default_rng(len(name))
     return [rng.normal(size=shape).astype("float32") for shape in CASES[name][2]]
 
 
 def central_difference(function, inputs, i, weights, step=1e-5):
-    """∂ Σ weights · function / ∂ inputs[i], element by element, in float64."""
+    """Compute ∂ Σ weights · function / ∂ inputs[i], element by element, in float64."""
     slope = np.zeros(inputs[i].shape)
-    for place in np.ndindex(slope.shape):
-        moved = [[x.astype("float64") for x in inputs] for _ in range(2)]
-        for sign, arrays in zip((1, -1), moved, strict=True):
-            arrays[i][place] += sign * step
-        ahead, behind = ((weights * function(*arrays)).sum() for arrays in moved)
-        slope[place] = (ahead - behind) / (2 * step)
+    for index in np.ndindex(slope.shape):
+        shifted = [[x.astype("float64") for x in inputs] for _ in range(2)]
+        for sign, arrays in zip((1, -1), shifted, strict=True):
+            arrays[i][index] += sign * step
+        forward, backward = ((weights * function(*arrays)).sum() for arrays in shifted)
+        slope[index] = (forward - backward) / (2 * step)
     return slope
 
 
-@cache  # by both forms
+@cache  # shared by both forms
 def weights_and_slopes(name):
-    """Random weights of a case's outputs, and by input the slopes of their weighted sum."""
+    """Return random weights of a case's outputs, and the gradients of the weighted sum."""
     _, reference, _ = CASES[name]
-    inputs = given(name)
+    inputs = random_inputs(name)
     shape = reference(*inputs).shape
     weights = np.random.default_rng(1).normal(size=shape).astype("float32")
     return weights, [central_difference(reference, inputs, i, weights) for i in range(len(inputs))]
@@ -219,21 +226,21 @@ def weights_and_slopes(name):
 
 @each_case
 @each_form
-def test_its_value_is_numpys(name, form):
+def test_values_equal_numpy(name, form):
     ours, reference, _ = CASES[name]
-    inputs = given(name)
+    inputs = random_inputs(name)
     want = reference(*(x.astype("float64") for x in inputs))
     with form():
         got = ops.convert_to_numpy(ours(*map(ops.array, inputs)))
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.quick_cases("fast-*", "plain-attend with dropout")  # the rest: in float64
+@pytest.mark.quick_cases("fast-*", "plain-attend with dropout")  # the rest is tested in float64
 @each_case
 @each_form
-def test_its_gradient_is_that_of_central_differences(name, form, gradient):
+def test_gradients_equal_central_differences(name, form, gradient):
     ours, _, _ = CASES[name]
-    inputs = given(name)
+    inputs = random_inputs(name)
     weights, wanted = weights_and_slopes(name)
     for i, want in enumerate(wanted):
 
@@ -258,9 +265,9 @@ def test_its_gradient_is_that_of_central_differences(name, form, gradient):
 )
 @each_case
 @pytest.mark.slow
-def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
+def test_both_forms_agree_in_bfloat16(name, gradient):
     ours, reference, _ = CASES[name]
-    inputs = [ops.convert_to_numpy(ops.cast(x, "bfloat16")) for x in given(name)]
+    inputs = [ops.convert_to_numpy(ops.cast(x, "bfloat16")) for x in random_inputs(name)]
     wide = {i for i in range(len(inputs)) if name.startswith(("layer_norm", "cross")) and i > 0}
     inputs = [x.astype("float32") if i in wide else x for i, x in enumerate(inputs)]
     results = []
@@ -286,15 +293,15 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if enabled")
 @each_case
 @each_form
-def test_in_float64_nothing_is_less(name, form, gradient):
+def test_float64_is_computed_in_float64_throughout(name, form, gradient):
     ours, reference, _ = CASES[name]
-    inputs = [x.astype("float64") for x in given(name)]
-    of_losses = name.startswith("cross")  # which are float32 in the end, whatever they come from
+    inputs = [x.astype("float64") for x in random_inputs(name)]
+    is_loss = name.startswith("cross")  # losses are always float32
     with form():
         value = ours(*map(ops.array, inputs))
         got = gradient(lambda x: ours(x, *map(ops.array, inputs[1:])), inputs[0])
-    assert keras.backend.standardize_dtype(value.dtype) == ("float32" if of_losses else "float64")
-    bound = 1e-6 if of_losses else 1e-13
+    assert keras.backend.standardize_dtype(value.dtype) == ("float32" if is_loss else "float64")
+    bound = 1e-6 if is_loss else 1e-13
     np.testing.assert_allclose(value, reference(*inputs), rtol=bound, atol=bound)
     want = central_difference(reference, inputs, 0, np.ones(value.shape))
     assert got.dtype == np.float64
@@ -304,9 +311,9 @@ def test_in_float64_nothing_is_less(name, form, gradient):
 @pytest.mark.parametrize("name", ["layer_norm", "cross_entropy"])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @each_form
-def test_weights_may_be_of_16_bits_too(name, dtype, form, gradient):
+def test_weights_may_have_16_bits(name, dtype, form, gradient):
     ours, reference, _ = CASES[name]
-    inputs = [ops.convert_to_numpy(ops.cast(x, dtype)) for x in given(name)]
+    inputs = [ops.convert_to_numpy(ops.cast(x, dtype)) for x in random_inputs(name)]
     exact = [x.astype("float64") for x in inputs]
     bound = {"bfloat16": 0.03, "float16": 4e-3}[dtype]
 
@@ -328,22 +335,22 @@ def test_weights_may_be_of_16_bits_too(name, dtype, form, gradient):
         assert np.abs(got.astype("float64") - slope).max() <= bound * max(1, np.abs(slope).max())
 
 
-def test_a_query_that_sees_nothing_gives_no_nan(gradient):
+def test_a_query_without_visible_keys_gives_finite_values(gradient):
     x = np.ones((1, 1, 3, 4), "float32")
     hidden = np.zeros((1, 3, 3), bool)
     assert np.isfinite(ops.convert_to_numpy(attend(*[ops.array(x)] * 3, hidden))).all()
     assert np.isfinite(gradient(lambda q: attend(q, ops.array(x), ops.array(x), hidden), x)).all()
 
 
-def test_hidden_keys_weigh_exactly_nothing():
-    query, key, value = (ops.array(x) for x in given("attend"))
+def test_masked_keys_have_a_weight_of_exactly_zero():
+    query, key, value = (ops.array(x) for x in random_inputs("attend"))
     before = ops.convert_to_numpy(attend(query, key, value, VISIBLE))
-    spoilt = np.where(VISIBLE[:, 0][:, None, :, None], value, 1e6).astype("float32")
-    after = ops.convert_to_numpy(attend(query, key, ops.array(spoilt), VISIBLE))
+    changed = np.where(VISIBLE[:, 0][:, None, :, None], value, 1e6).astype("float32")
+    after = ops.convert_to_numpy(attend(query, key, ops.array(changed), VISIBLE))
     np.testing.assert_array_equal(before[:, :, 0], after[:, :, 0])
 
 
-def test_scores_of_hundreds_do_not_overflow(gradient):
+def test_large_scores_do_not_overflow(gradient):
     scores = np.array([[900, -900, 0], [-1e4, -1e4, -1e4]], "float32")
     labels = np.array([1, 2], "int32")
     got = ops.convert_to_numpy(cross_entropy(ops.array(scores), None, labels))
@@ -352,7 +359,7 @@ def test_scores_of_hundreds_do_not_overflow(gradient):
     np.testing.assert_allclose(slope, [[1, -1, 0], [1 / 3, 1 / 3, -2 / 3]], atol=1e-6)
 
 
-def test_plain_forms_are_left_again():
+def test_plain_forms_are_used_only_in_the_context():
     before = fast()
     with plain_forms():
         assert not fast()
@@ -361,7 +368,7 @@ def test_plain_forms_are_left_again():
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """TensorFlow as where it has a GPU, as far as its list of devices goes."""
+    """Make TensorFlow list a GPU among its devices."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX no fast form runs")
     import tensorflow as tf
@@ -374,59 +381,59 @@ def with_gpu(monkeypatch):
     )
 
 
-def chosen(traced):
-    """What `fast` says, asked at once or while a new function is traced."""
+def uses_fast_forms(traced):
+    """Return the result of `fast`, called eagerly or while a new function is traced."""
     if not traced:
         return fast()
     import tensorflow as tf
 
-    answers = []
-    tf.function(lambda: answers.append(fast()))()
-    return answers[0]
+    results = []
+    tf.function(lambda: results.append(fast()))()
+    return results[0]
 
 
 each_trace = pytest.mark.parametrize("traced", [False, True], ids=["eager", "traced"])
 
 
 @each_trace
-def test_a_gpu_gets_the_plain_forms(with_gpu, traced):
-    assert not chosen(traced)
+def test_a_gpu_uses_the_plain_forms(with_gpu, traced):
+    assert not uses_fast_forms(traced)
 
 
 @each_trace
 @pytest.mark.parametrize(("device", "want"), [("cpu:0", True), ("gpu:0", False)])
-def test_a_named_device_decides(with_gpu, traced, device, want):
+def test_the_device_of_the_context_determines_the_form(with_gpu, traced, device, want):
     with keras.device(device):
-        assert chosen(traced) == want
+        assert uses_fast_forms(traced) == want
         with plain_forms():
-            assert not chosen(traced)
-    assert not chosen(traced)
+            assert not uses_fast_forms(traced)
+    assert not uses_fast_forms(traced)
 
 
-def test_a_device_named_inside_the_traced_function_decides(with_gpu):
+def test_a_device_inside_a_traced_function_determines_the_form(with_gpu):
     import tensorflow as tf
 
-    answers = []
+    results = []
 
     @tf.function
-    def ask():
-        answers.append(fast())
+    def record():
+        results.append(fast())
         with tf.device("CPU:0"):
-            answers.append(fast())
+            results.append(fast())
 
-    ask()
-    assert answers == [False, True]
+    record()
+    assert results == [False, True]
 
 
 @each_trace
-def test_without_an_accelerator_the_backend_decides(traced):
+def test_without_an_accelerator_the_backend_determines_the_form(traced):
     if traced and keras.backend.backend() != "tensorflow":
         pytest.skip("TensorFlow's tracing")
-    assert chosen(traced) == (keras.backend.backend() == "tensorflow")
+    assert uses_fast_forms(traced) == (keras.backend.backend() == "tensorflow")
 
 
 def test_a_step_on_a_gpu_has_no_cpu_operation(with_gpu):
-    """The graph shows which form runs: islands are functions that XLA must compile."""
+    """Fast forms appear in the graph as calls of functions that XLA must compile."""
     import tensorflow as tf
 
     def step(x):
@@ -445,7 +452,7 @@ def test_without_a_gpu_attention_is_plain():
     assert not flashes()
 
 
-def test_jax_on_a_gpu_flashes_but_where_plain_forms_are_wanted(monkeypatch):
+def test_jax_on_a_gpu_uses_flash_attention_except_in_plain_forms(monkeypatch):
     if keras.backend.backend() != "jax":
         pytest.skip("flash attention is JAX's")
     import jax

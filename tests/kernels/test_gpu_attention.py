@@ -1,4 +1,4 @@
-"""Attention without a matrix of scores: its numbers, and which path runs where."""
+"""Tests of flash attention: its numbers, and when it is used."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ on_jax = pytest.mark.skipif(
 
 
 def inputs(dtype="float32", length=8, head_size=16):
-    """Queries, keys and values (2, 3, T, H), and up to three documents in each row."""
+    """Return queries, keys and values (2, 3, T, H), and a mask of up to three documents each."""
     rng = np.random.default_rng(0)
     tensors = [ops.cast(rng.normal(size=(2, 3, length, head_size)), dtype) for _ in range(3)]
     documents = np.sort(rng.integers(0, 3, (2, length)))[:, ::-1]
@@ -21,8 +21,8 @@ def inputs(dtype="float32", length=8, head_size=16):
     return *tensors, ops.convert_to_tensor(visible)
 
 
-def attended(query, key, value, visible, dtype="float64"):
-    """Attention in NumPy, in float64, with each result rounded to a dtype."""
+def numpy_attention(query, key, value, visible, dtype="float64"):
+    """Compute attention in NumPy, in float64 with each result rounded to `dtype`."""
 
     def rounded(x):
         return ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), "float32")).astype("float64")
@@ -36,38 +36,38 @@ def attended(query, key, value, visible, dtype="float64"):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("length", [8, 7])
-def test_it_attends_as_numpy_does(dtype, length):
+def test_attention_equals_numpy(dtype, length):
     arguments = inputs(dtype, length)
-    want = attended(*arguments)
+    want = numpy_attention(*arguments)
     got = attend(*arguments)
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     bound = 1e-6
-    if dtype == "bfloat16":  # partial sums are rounded, too
-        bound = 2.5 * np.abs(attended(*arguments, dtype) - want).max()
+    if dtype == "bfloat16":  # partial sums are rounded as well
+        bound = 2.5 * np.abs(numpy_attention(*arguments, dtype) - want).max()
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(got, "float32")), want, atol=bound)
 
 
-def test_without_a_gpu_nothing_flashes():
+def test_flash_attention_needs_a_gpu():
     assert not may_flash(8)
 
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Have JAX take its device for an H100 with cuDNN 9.10, for as long as it only traces."""
+    """Make JAX treat its device as an H100 with cuDNN 9.10, which suffices for tracing."""
     import jax
     from jax._src.cudnn import fused_attention_stablehlo
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
-    for name, known in (
+    for name, supported in (
         ("check_compute_capability", ("8.0", "9.0")),  # at least
         ("is_cuda_compute_capability_equal", ("9.0",)),
     ):
-        monkeypatch.setattr(fused_attention_stablehlo, name, known.__contains__)
+        monkeypatch.setattr(fused_attention_stablehlo, name, supported.__contains__)
 
 
 def traced(*arguments):
-    """The operations of the gradient, which is never run, inside a layer that is rematerialised."""
+    """Return the operations of the gradient of a rematerialized layer, without running them."""
     import jax
 
     def total(query, key, value, visible):
@@ -79,8 +79,8 @@ def traced(*arguments):
 FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
 
 
-def test_a_query_without_keys_sees_all_of_them(monkeypatch):
-    """With rows that fill up a batch, and have no key, the loss on an H200 was nan."""
+def test_a_query_without_visible_keys_attends_to_all(monkeypatch):
+    """Empty sequences that fill up a batch once caused a NaN loss on an H200."""
     masks = []
     monkeypatch.setattr(
         ops, "dot_product_attention", lambda q, k, v, mask, scale: masks.append(mask) or v
@@ -95,7 +95,7 @@ def test_a_query_without_keys_sees_all_of_them(monkeypatch):
 
 
 @on_jax
-def test_on_a_gpu_cudnn_does_both_passes(gpu):
+def test_on_a_gpu_cudnn_computes_both_passes(gpu):
     operations = traced(*inputs("bfloat16"))
     assert all(name in operations for name in FLASH)
     assert "bf16[2,1,8,8]" in operations  # the mask, one for all heads
@@ -112,30 +112,30 @@ def test_on_a_gpu_cudnn_does_both_passes(gpu):
     ],
     ids=["float32", "odd length", "small heads"],
 )
-def test_what_cudnn_refuses_is_left_to_xla(gpu, changed):
+def test_xla_computes_what_cudnn_does_not_support(gpu, changed):
     operations = traced(*inputs(**changed))
     assert not any(name in operations for name in FLASH)
     assert "exp" in operations
 
 
 @on_jax
-def test_a_mask_of_keys_alone_would_not_flash(gpu):
-    """Keras falls back with no more than a line in the log: `visible` must have its queries."""
+def test_a_mask_without_queries_prevents_flash_attention(gpu):
+    """Keras falls back with only a log message, so `visible` must have an axis of queries."""
     query, key, value, visible = inputs("bfloat16")
     assert not any(name in traced(query, key, value, visible[:, :1]) for name in FLASH)
 
 
 @on_jax
-def test_keras_switch_turns_it_off(gpu):
+def test_the_keras_setting_disables_flash_attention(gpu):
     keras.config.disable_flash_attention()
     try:
         assert not any(name in traced(*inputs("bfloat16")) for name in FLASH)
     finally:
-        keras.config.enable_flash_attention()  # "where possible", as it was
+        keras.config.enable_flash_attention()  # the default: where possible
 
 
 @on_jax
-def test_on_a_tpu_keras_would_give_all_rows_one_mask(monkeypatch):
+def test_flash_attention_is_not_used_on_a_tpu(monkeypatch):
     import jax
 
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

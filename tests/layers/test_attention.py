@@ -1,7 +1,7 @@
-"""Both attention layers against plain NumPy in float64, and as layers of Keras models.
+"""Tests of both attention layers against NumPy in float64, and as layers of Keras models.
 
-Keras' way and the fused form are held to one reference: what `RoFormerSelfAttention` gives is what
-`RotaryMultiHeadAttention` gives.
+`RotaryMultiHeadAttention` (the Keras subclass) and `RoFormerSelfAttention` (the fused form) are
+compared with the same reference.
 """
 
 import keras
@@ -30,7 +30,7 @@ def random(*shape, seed=0):
 
 
 def tensor(*shape, dtype="float32", seed=0):
-    """As `random`; of one NumPy array, given twice, Keras would make two tensors."""
+    """Return `random` as a tensor. Keras converts an array that is passed twice to two tensors."""
     return ops.cast(random(*shape, seed=seed), dtype)
 
 
@@ -40,22 +40,22 @@ each_layer = pytest.mark.parametrize(
 
 
 def call(layer, x, **arguments):
-    """Attention of x to itself by either layer."""
+    """Return the self-attention of x by either layer."""
     values = () if isinstance(layer, RoFormerSelfAttention) else (x,)
     return layer(x, *values, **arguments)
 
 
 def with_random_weights(layer, seed=7):
-    """Give a built layer weights of every sign, biases included."""
+    """Give a built layer random positive and negative weights, biases included."""
     rng = np.random.default_rng(seed)
     layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
     return layer
 
 
 def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0, dtype=None):
-    """The layer in plain NumPy, weights in Keras' order → output, probabilities (B, N, T, S).
+    """Compute the layer in NumPy → output, probabilities (B, N, T, S).
 
-    In float64, or with each result rounded to a dtype.
+    The weights are in Keras' order. Computes in float64, or rounds each result to `dtype`.
     """
 
     def rounded(x):
@@ -76,15 +76,15 @@ def attend(query, value, weights, *, visible=None, style="interleaved", base=10_
 
 
 def _rotated(x, style, base):
-    """Turn each pair by its 2 × 2 matrix, one after the other."""
-    turned, size = x.copy(), x.shape[-1]
+    """Rotate each pair by its 2 × 2 matrix, one after the other."""
+    rotated, size = x.copy(), x.shape[-1]
     for position in range(x.shape[1]):
         for m in range(size // 2):
             theta = position * base ** (-2 * m / size)
             pair = [2 * m, 2 * m + 1] if style == "interleaved" else [m, m + size // 2]
             matrix = [[np.cos(theta), -np.sin(theta)], [np.sin(theta), np.cos(theta)]]
-            turned[:, position][..., pair] = x[:, position][..., pair] @ np.transpose(matrix)
-    return turned
+            rotated[:, position][..., pair] = x[:, position][..., pair] @ np.transpose(matrix)
+    return rotated
 
 
 def make(kind=RotaryMultiHeadAttention, **arguments):
@@ -99,15 +99,15 @@ def same(ids):
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("base", [10_000.0, 7.0])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another path where there is some
+@pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another code path with dropout
 @each_layer
-def test_it_attends_as_plain_numpy_does(kind, style, base, dropout):
+def test_attention_equals_numpy(kind, style, base, dropout):
     x, layer = tensor(B, T, D), make(kind, rotary_style=style, rotary_base=base, dropout=dropout)
     want, _ = attend(x, x, layer.get_weights(), style=style, base=base)
     np.testing.assert_allclose(to_float64(call(layer, x)), want, atol=1e-5)
 
 
-def test_queries_and_keys_of_different_lengths():
+def test_queries_and_keys_may_have_different_lengths():
     query, value, layer = random(B, T, D), random(B, S, D, seed=1), make()
     want, _ = attend(query, value, layer.get_weights())
     np.testing.assert_allclose(to_float64(layer(query, value)), want, atol=1e-5)
@@ -120,20 +120,20 @@ def test_queries_and_keys_of_different_lengths():
 
 
 @each_layer
-def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(kind):
+def test_packed_sequences_are_isolated_and_padding_is_masked(kind):
     x, layer, real = tensor(B, T, D), make(kind), ids != 0
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids))
     got = to_float64(call(layer, x, sequence_ids=ids))
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
     assert np.isfinite(got).all()
-    # each sequence alone, from position 0 on: the same numbers
+    # each sequence processed separately, from position 0 on, gives the same numbers
     for row, start, stop in [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 7)]:
         alone = to_float64(call(layer, x[row : row + 1, start:stop]))
         np.testing.assert_allclose(got[row, start:stop], alone[0], atol=1e-5)
 
 
 @each_layer
-def test_a_mask_narrows_what_sequence_ids_allow(kind):
+def test_an_attention_mask_is_combined_with_sequence_ids(kind):
     x, layer, real = tensor(B, T, D), make(kind), ids != 0
     causal = np.tril(np.ones((B, T, T), bool))
     want, _ = attend(x, x, layer.get_weights(), visible=same(ids) & causal)
@@ -146,8 +146,8 @@ def test_a_mask_narrows_what_sequence_ids_allow(kind):
 
 @pytest.mark.parametrize("batch", [1, B])
 @pytest.mark.parametrize("heads", [1, N])
-def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, heads):
-    """Heads are as many as rows are not: where the two axes met, Keras would mostly say nothing."""
+def test_a_mask_per_head_is_combined_with_sequence_ids(batch, heads):
+    """The batch size differs from the number of heads: broadcasting cannot confuse the two axes."""
     x, layer, real = tensor(N, T, D), make(), np.tile(ids, (2, 1))[:N] != 0
     documents = np.tile(ids, (2, 1))[:N]
     mask = np.random.default_rng(4).random((N if batch > 1 else 1, heads, T, T)) < 0.7
@@ -163,7 +163,7 @@ def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, hea
         np.testing.assert_allclose(got[real], want[:, head][real], atol=1e-5)
 
 
-def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on():
+def test_a_mask_per_head_is_combined_with_the_mask_of_keras():
     tokens = np.array([[5, 3, 2, 0, 0], [4, 4, 0, 0, 0]])
     embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
     layer, bare = make(), ops.copy(embedded)
@@ -174,7 +174,7 @@ def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on():
 
 
 def compiled(function):
-    """A function of tensors, compiled by XLA."""
+    """Compile a function of tensors by XLA."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -190,7 +190,7 @@ def compiled(function):
 )
 @pytest.mark.parametrize("how", [lambda function: function, compiled], ids=["as it is", "compiled"])
 @each_layer
-def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape):
+def test_a_mask_without_a_query_axis_applies_to_selected_positions(kind, how, shape):
     if kind is RoFormerSelfAttention and len(shape) == 2:
         pytest.skip("a mask of a RoFormer has a batch")
     x, layer = tensor(B, T, D), make(kind)
@@ -208,7 +208,7 @@ def test_at_positions_a_mask_of_all_queries_is_each_ones_own(kind, how, shape):
 @pytest.mark.quick_cases("*-7", "fusible--1", "causal-1048576")
 @pytest.mark.parametrize("wrong", [-1, T, 2**20])
 @pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
-def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(wrong, arguments):
+def test_a_position_outside_the_sequence_is_refused_or_clipped(wrong, arguments):
     x, layer = tensor(B, T, D), make()
     positions = np.array([[6, wrong, 3], [0, wrong, 5]], "int32")
     with pytest.raises(InputError, match=rf"contain {wrong}, but the sequences have 7 .* 0 to 6"):
@@ -222,12 +222,12 @@ def test_a_position_outside_the_row_is_refused_or_the_nearest_in_it(wrong, argum
 
 @pytest.mark.parametrize("arguments", [{}, {"use_causal_mask": True}], ids=["fusible", "causal"])
 @pytest.mark.parametrize("training", [True, False])
-def test_at_positions_it_gives_what_it_gives_there(arguments, training):
+def test_selected_positions_equal_those_of_the_full_output(arguments, training):
     x, layer = tensor(B, T, D), make()
     positions = np.array([[6, 0, 3], [2, 2, 5]], "int32")
     arguments = {"sequence_ids": ids, "training": training, **arguments}
-    whole, scores = layer(x, x, return_attention_scores=True, **arguments)
-    want = np.take_along_axis(to_float64(whole), positions[..., None], 1)
+    full, scores = layer(x, x, return_attention_scores=True, **arguments)
+    want = np.take_along_axis(to_float64(full), positions[..., None], 1)
     real = np.take_along_axis(ids, positions, 1) != 0
     got = to_float64(layer(x, x, positions=positions, **arguments))
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
@@ -246,7 +246,7 @@ def test_a_mask_need_not_be_boolean(kind, dtype):
     np.testing.assert_allclose(to_float64(got), to_float64(want), atol=1e-6)
 
 
-def test_masks_that_keras_hands_on_are_used():
+def test_masks_propagated_by_keras_are_used():
     tokens = np.array([[5, 3, 2, 0, 0]])
     embedded = keras.layers.Embedding(8, D, mask_zero=True)(tokens)
     layer = make()
@@ -267,7 +267,7 @@ def test_attention_scores_are_returned():
 
 @pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @each_layer
-def test_half_precision_is_close_and_past_position_256_too(kind, half):
+def test_half_precision_is_accurate_beyond_position_256(kind, half):
     x = tensor(1, 400, D, dtype=half)
     layer = kind(N, H, dtype=f"mixed_{half}")
     layer.build(x.shape, x.shape)
@@ -279,7 +279,7 @@ def test_half_precision_is_close_and_past_position_256_too(kind, half):
     x = to_float64(x)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
     rounded, _ = attend(x, x, layer.get_weights(), visible=same(packed), dtype=half)
-    # Partial sums are rounded, too, above all where the CPU has no instructions for bfloat16.
+    # Partial sums are rounded as well, most on CPUs without bfloat16 instructions.
     times = 1.6 if half == "float16" or multiplies_bfloat16() else 2.5
     assert np.abs(to_float64(got) - want).max() <= times * np.abs(rounded - want).max()
 
@@ -289,11 +289,11 @@ def test_half_precision_is_close_and_past_position_256_too(kind, half):
 @pytest.mark.parametrize(
     ("kind", "key_dim"),
     [
-        (RoFormerSelfAttention, 8),  # no power of 4: its root is rounded
-        (RotaryMultiHeadAttention, 16),  # of others Keras rounds 1 / √key_dim to float32
+        (RoFormerSelfAttention, 8),  # not a power of 4: its square root is rounded
+        (RotaryMultiHeadAttention, 16),  # otherwise Keras rounds 1 / √key_dim to float32
     ],
 )
-def test_in_float64_nothing_is_less(kind, key_dim, training):
+def test_float64_is_computed_in_float64_throughout(kind, key_dim, training):
     x = tensor(1, 400, D, dtype="float64")
     layer = kind(N, key_dim, dtype="float64")
     layer.build(x.shape, x.shape)
@@ -305,7 +305,7 @@ def test_in_float64_nothing_is_less(kind, key_dim, training):
 
 
 @each_layer
-def test_dropout_is_active_in_training_alone(kind):
+def test_dropout_is_active_only_in_training(kind):
     x, layer = tensor(B, T, D), make(kind, dropout=0.5)
     quiet = to_float64(call(layer, x, training=False))
     np.testing.assert_array_equal(quiet, to_float64(call(layer, x)))
@@ -321,7 +321,7 @@ def functional_model(length=None, **arguments):
 
 
 @pytest.mark.parametrize("scores", [False, True])
-def test_at_positions_its_shape_is_known_in_a_functional_model(scores):
+def test_output_shape_at_positions_is_static_in_a_functional_model(scores):
     features = keras.Input((T, D))
     positions = keras.Input((3,), dtype="int32")
     attended = RotaryMultiHeadAttention(N, H)(
@@ -333,7 +333,7 @@ def test_at_positions_its_shape_is_known_in_a_functional_model(scores):
 
 @pytest.mark.quick_cases("None")
 @pytest.mark.parametrize("length", [None, T])
-def test_it_is_a_layer_of_a_functional_model_that_is_saved_and_loaded(length, tmp_path):
+def test_a_functional_model_is_saved_and_loaded(length, tmp_path):
     model = functional_model(length, rotary_style="half", rotary_base=500.0, dropout=0.1)
     model.get_layer("rotary").set_weights(make().get_weights())
     x = [random(B, T, D), ids]
@@ -356,7 +356,7 @@ def test_the_functional_model_uses_the_sequence_ids():
     np.testing.assert_allclose(got[real], (want @ last.get_weights()[0])[real], atol=1e-5)
 
 
-def test_a_config_makes_the_layer_again():
+def test_the_config_recreates_the_layer():
     layer = RotaryMultiHeadAttention(
         2, 6, value_dim=5, dropout=0.2, use_bias=False, rotary_style="half", rotary_base=3.0
     )
@@ -364,31 +364,33 @@ def test_a_config_makes_the_layer_again():
     assert again.get_config() == layer.get_config()
 
 
-def test_same_sequence_is_one_rule_for_padding_and_packing():
+def test_same_sequence_masks_padding_and_other_documents():
     np.testing.assert_array_equal(ops.convert_to_numpy(same_sequence(ids)), same(ids))
 
 
-def sees(kind, documents, segments, query, key):
-    """Whether one token of a row may attend to another, without sums."""
+def may_attend(kind, documents, segments, query, key):
+    """Return whether one token of a sequence may attend to another, by explicit rules."""
     if documents[query] != documents[key] or documents[key] == 0:
         return False
     if key <= query or kind in (None, "bidirectional"):
         return True
-    return kind == "unilm" and not any(segments[query + 1 : key + 1])  # all of one source
+    return kind == "unilm" and not any(segments[query + 1 : key + 1])  # all of one source segment
 
 
-LENGTH = 9  # of all rows: JAX compiles every shape anew
-ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=LENGTH, max_size=LENGTH)
+LENGTH = 9  # of all sequences: JAX recompiles for each shape
+SEQUENCES = st.lists(
+    st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=LENGTH, max_size=LENGTH
+)
 PACKED = [(1, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 1), (3, 0), (3, 0), (0, 0)]
 
 
 @pytest.mark.parametrize("kind", [None, "bidirectional", "causal", "unilm"])
-@given(rows=st.tuples(ROWS, ROWS))
+@given(rows=st.tuples(SEQUENCES, SEQUENCES))
 @example(rows=(PACKED, [(1, 0)] * LENGTH))
 def test_visible_keys_follow_the_rule_of_each_kind(kind, rows):
     documents, segments = np.array(rows, "int32").transpose(2, 0, 1)  # (B, T) each
     want = [
-        [[sees(kind, d, s, query, key) for key in range(LENGTH)] for query in range(LENGTH)]
+        [[may_attend(kind, d, s, query, key) for key in range(LENGTH)] for query in range(LENGTH)]
         for d, s in zip(documents, segments, strict=True)
     ]
     visible = ops.convert_to_numpy(visible_keys(kind, documents, segments))
@@ -405,18 +407,18 @@ def test_visible_keys_follow_the_rule_of_each_kind(kind, rows):
         ({"key_dim": 4, "rotary_base": float("nan")}, "rotary_base is nan"),
     ],
 )
-def test_what_cannot_be_rotated_is_refused(arguments, message):
+def test_invalid_rotary_arguments_are_refused(arguments, message):
     with pytest.raises(InputError, match=message):
         RotaryMultiHeadAttention(2, **arguments)
 
 
-def test_inputs_with_another_axis_are_refused():
+def test_inputs_with_an_extra_axis_are_refused():
     x = random(2, 3, 4, D)
     with pytest.raises(InputError, match=r"\(2, 3, 4, 12\)"):
         RotaryMultiHeadAttention(N, H, attention_axes=2)(x, x)
 
 
-def test_outputs_of_projections_are_regularised_as_keras_does():
+def test_activity_regularizers_apply_to_projections_as_in_keras():
     def penalty(cls, **arguments):
         layer = cls(N, H, activity_regularizer=keras.regularizers.L2(0.1), **arguments)
         layer.build((B, T, D), (B, T, D))
@@ -428,7 +430,7 @@ def test_outputs_of_projections_are_regularised_as_keras_does():
     want = penalty(keras.layers.MultiHeadAttention)
     assert len(want) == 4
     assert min(want) > 0
-    # the last one is of what attention gives, which is rotated here
+    # the last output is that of the attention itself, which is rotated in our layer
     assert penalty(RotaryMultiHeadAttention)[:3] == pytest.approx(want[:3], rel=1e-6)
     assert penalty(RotaryMultiHeadAttention)[3] > 0
 
@@ -437,25 +439,25 @@ def test_outputs_of_projections_are_regularised_as_keras_does():
 @pytest.mark.parametrize("positions", [None, [[6, 0, 3], [2, 2, 5]]])
 @pytest.mark.usefixtures("quantizing")
 @each_layer
-def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positions):
+def test_quantized_projections_change_the_output_little(kind, mode, bound, positions):
     layer = make(kind)
     at = None if positions is None else np.array(positions, "int32")
     x = tensor(B, T, D)
     before = to_float64(call(layer, x, positions=at))
     projections = ("query", "key", "value", "output")
-    halves = [to_float64(getattr(layer, f"{name}_dense")(x)) for name in projections[:3]]
+    projected = [to_float64(getattr(layer, f"{name}_dense")(x)) for name in projections[:3]]
     for name in projections:
         getattr(layer, f"{name}_dense").quantize(mode)
     after = to_float64(call(layer, x, positions=at))
     error = max(
-        np.abs(to_float64(getattr(layer, f"{name}_dense")(x)) - whole).max() / np.abs(whole).max()
-        for name, whole in zip(projections, halves, strict=False)
+        np.abs(to_float64(getattr(layer, f"{name}_dense")(x)) - full).max() / np.abs(full).max()
+        for name, full in zip(projections, projected, strict=False)
     )
-    assert 0 < error < bound  # of one projection, by Keras' layer
+    assert 0 < error < bound  # error of a single projection, quantized by Keras
     assert 0 < np.abs(after - before).max() < 4 * bound * np.abs(before).max()
 
 
-def test_a_subclass_rotation_is_what_runs():
+def test_a_subclass_can_override_the_rotation():
     class Unrotated(RotaryMultiHeadAttention):
         def _rotate(self, x, length):
             return x
@@ -464,11 +466,11 @@ def test_a_subclass_rotation_is_what_runs():
     layer, backwards = Unrotated(2, 4), ops.flip(x, 1)
     flipped = keras.ops.convert_to_numpy(layer(backwards, backwards))
     y = keras.ops.convert_to_numpy(layer(x, x))
-    assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # it knows no order
+    assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # order has no effect
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5), (5, 5)])
-def test_masks_of_any_rank_that_keras_takes_are_taken(shape):
+def test_masks_of_each_rank_are_accepted_as_in_keras(shape):
     x = tensor(2, 5, 8)
     mask = np.broadcast_to(np.tril(np.ones((5, 5), "int32")), shape)
     layer = RotaryMultiHeadAttention(2, 4)
@@ -477,28 +479,28 @@ def test_masks_of_any_rank_that_keras_takes_are_taken(shape):
     assert np.abs(got - want).max() < 2e-6
 
 
-def test_of_keras_private_methods_it_overrides_one():
+def test_only_one_private_method_of_keras_is_overridden():
     private = {x for x in vars(RotaryMultiHeadAttention) if x.startswith("_") and x[1] != "_"}
     theirs = {x for x in private if hasattr(keras.layers.MultiHeadAttention, x)}
     assert theirs == {"_compute_attention"}
 
 
-def test_an_argument_that_keras_adds_to_its_call_reaches_it(monkeypatch):
+def test_new_arguments_of_keras_call_are_passed_on(monkeypatch):
     theirs = keras.layers.MultiHeadAttention.call
 
-    def tomorrow(self, query, value, *arguments, warmth=1.0, **settings):
+    def extended_call(self, query, value, *arguments, warmth=1.0, **settings):
         return warmth * theirs(self, query, value, *arguments, **settings)
 
     x, layer = tensor(B, T, D), make()
     before = to_float64(layer(x, x, sequence_ids=ids))
-    monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", tomorrow)
+    monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", extended_call)
     after = to_float64(layer(x, x, sequence_ids=ids, warmth=3.0))
     np.testing.assert_allclose(after[ids != 0], 3 * before[ids != 0], atol=1e-5)
 
 
 @pytest.mark.parametrize("options", [{"sliding_window": 2}, {"use_gate": True}], ids=str)
-def test_options_of_later_versions_are_keras_own(options):
-    """Queries of zeros look at all alike, turned or not: what is left is Keras' layer."""
+def test_options_of_later_keras_versions_are_passed_on(options):
+    """With queries of zeros, rotation has no effect: the outputs equal those of Keras."""
     try:
         theirs = keras.layers.MultiHeadAttention(N, H, **options)
     except (TypeError, ValueError):
@@ -514,7 +516,7 @@ def test_options_of_later_versions_are_keras_own(options):
 
 
 @each_layer
-def test_lora_goes_through_keras_projections(kind):
+def test_lora_applies_to_the_projections(kind):
     x, layer = tensor(B, T, D), make(kind)
     before = to_float64(call(layer, x))
     layer.value_dense.enable_lora(2)
@@ -522,7 +524,7 @@ def test_lora_goes_through_keras_projections(kind):
     layer.value_dense.lora_kernel_b.assign(np.ones(layer.value_dense.lora_kernel_b.shape))
     weights = [to_float64(getattr(layer, f"{x}_dense").kernel) for x in ("query", "key", "value")]
     biases = [to_float64(getattr(layer, f"{x}_dense").bias) for x in ("query", "key", "value")]
-    together = [y for pair in zip(weights, biases, strict=True) for y in pair]
+    projections = [y for pair in zip(weights, biases, strict=True) for y in pair]
     output = [to_float64(layer.output_dense.kernel), to_float64(layer.output_dense.bias)]
-    want, _ = attend(x, x, together + output)
+    want, _ = attend(x, x, projections + output)
     np.testing.assert_allclose(to_float64(call(layer, x)), want, atol=1e-4)

@@ -1,4 +1,4 @@
-"""Rotation along several axes against complex numbers, and what attention may know of positions."""
+"""Tests of rotation along several axes against complex numbers, and of attention with it."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ def array(x):
 
 
 def by_complex_phases(x, positions, base, style):
-    """x (B, T, N, H) float64 at positions (B, T, A): each pair times a phase, one by one."""
+    """Multiply each pair of x (B, T, N, H), float64, by its phase at positions (B, T, A)."""
     pairs = x.shape[-1] // 2
     sizes = [len(part) for part in np.array_split(range(pairs), positions.shape[-1])]
     first = slice(None, None, 2) if style == "interleaved" else slice(None, pairs)
@@ -26,36 +26,36 @@ def by_complex_phases(x, positions, base, style):
     numbers = x[..., first] + 1j * x[..., second]
     pair = 0
     for axis, size in enumerate(sizes):
-        for place in range(size):
-            theta = positions[..., axis] * base ** (-place / size)
+        for index in range(size):
+            theta = positions[..., axis] * base ** (-index / size)
             numbers[..., pair] *= np.exp(1j * theta)[..., None]
             pair += 1
-    turned = np.empty_like(x)
-    turned[..., first], turned[..., second] = numbers.real, numbers.imag
-    return turned
+    rotated = np.empty_like(x)
+    rotated[..., first], rotated[..., second] = numbers.real, numbers.imag
+    return rotated
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(("axes", "head", "base"), [(1, 6, 1e4), (2, 8, 100.0), (3, 16, 1e4)])
-def test_each_pair_turns_by_one_axis(axes, head, base, style):
+def test_each_pair_is_rotated_by_one_axis(axes, head, base, style):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 5, 3, head)).astype("float32")
     positions = rng.integers(-9, 300, (2, 5, axes)).astype("int32")
     want = by_complex_phases(x.astype("float64"), positions, base, style)
     got = rotate_along_axes(x, positions, Rotation(head, style, base))
     np.testing.assert_allclose(array(got), want, atol=5e-5)
-    alike = rotate_along_axes(x, positions[0], Rotation(head, style, base))  # of all rows
-    np.testing.assert_allclose(array(alike)[0], want[0], atol=5e-5)
+    shared = rotate_along_axes(x, positions[0], Rotation(head, style, base))  # shared by the batch
+    np.testing.assert_allclose(array(shared)[0], want[0], atol=5e-5)
 
 
-def test_of_one_axis_they_are_the_usual_angles():
+def test_one_axis_gives_the_usual_angles():
     positions = np.arange(700, dtype="int32")
     np.testing.assert_array_equal(
         array(axial_angles(positions[:, None], 12)), array(angles(positions, 12))
     )
 
 
-def test_only_the_share_that_turns_is_shared_out():
+def test_only_the_rotated_fraction_is_divided_among_axes():
     x = np.random.default_rng(1).normal(size=(1, 4, 2, 16)).astype("float32")
     positions = np.array([[0, 0], [3, 1], [2, 9], [7, 7]], "int32")
     got = array(rotate_along_axes(x, positions, Rotation(16, share=0.5)))
@@ -66,22 +66,27 @@ def test_only_the_share_that_turns_is_shared_out():
 
 
 def scores(query, key, at, other, style):
-    """Product of a query at one position and a key at another, both (A,)."""
-    turned = [
+    """Return the dot product of a query at one position and a key at another, both (A,)."""
+    rotated = [
         array(
-            rotate_along_axes(x[None, None, None], np.array([place], "int32"), Rotation(8, style))
+            rotate_along_axes(x[None, None, None], np.array([index], "int32"), Rotation(8, style))
         )
-        for x, place in ((query, at), (key, other))
+        for x, index in ((query, at), (key, other))
     ]
-    return float((turned[0].astype("float64") * turned[1]).sum())
+    return float((rotated[0].astype("float64") * rotated[1]).sum())
 
 
-places = st.tuples(*[st.integers(-40, 40)] * 2)
+axis_positions = st.tuples(*[st.integers(-40, 40)] * 2)
 
 
 @settings(max_examples=30)
-@given(at=places, other=places, offset=places, style=st.sampled_from(["interleaved", "half"]))
-def test_moving_both_along_any_axis_changes_no_score(at, other, offset, style):
+@given(
+    at=axis_positions,
+    other=axis_positions,
+    offset=axis_positions,
+    style=st.sampled_from(["interleaved", "half"]),
+)
+def test_shifting_both_positions_does_not_change_scores(at, other, offset, style):
     query, key = np.random.default_rng(3).normal(size=(2, 8)).astype("float32")
     query, key = (x / np.linalg.norm(x) for x in (query, key))
     before = scores(query, key, at, other, style)
@@ -103,7 +108,7 @@ def attention(kind, **options):
 
 
 def reference(layer, x, positions, style, base=10_000.0):
-    """Attention of x (B, T, D) at positions (B, T, A), in float64 by the weights alone."""
+    """Compute attention of x (B, T, D) at positions (B, T, A) in float64 from the weights."""
     weights = {v.path.split("/", 1)[1]: array(v).astype("float64") for v in layer.weights}
     parts = {
         name: np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
@@ -117,7 +122,7 @@ def reference(layer, x, positions, style, base=10_000.0):
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_attention_takes_positions_per_axis(style):
+def test_attention_uses_positions_per_axis(style):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 6, 10)).astype("float32")
     positions = rng.integers(0, 40, (2, 6, 2)).astype("int32")
@@ -128,10 +133,10 @@ def test_attention_takes_positions_per_axis(style):
     np.testing.assert_allclose(got, reference(layer, x, positions, style), atol=2e-5)
     assert np.abs(got - plain).max() > 0.01
     one_axis = np.broadcast_to(np.arange(6, dtype="int32")[:, None], (2, 6, 1))
-    for alike in (one_axis, one_axis[0]):
-        again = array(layer(tensor, tensor, rotary_positions=alike))
+    for shared in (one_axis, one_axis[0]):
+        again = array(layer(tensor, tensor, rotary_positions=shared))
         np.testing.assert_allclose(again, plain, atol=2e-6)
-    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # no state remains
+    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # no state is kept
 
 
 def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
@@ -169,6 +174,6 @@ def test_bad_positions_are_refused(positions, options, message):
     assert message in str(refused.value)
 
 
-def test_pairs_are_shared_out_evenly():
+def test_pairs_are_divided_evenly():
     assert pairs_by_axis(64, 2) == [16, 16]
     assert pairs_by_axis(10, 3) == [2, 2, 1]

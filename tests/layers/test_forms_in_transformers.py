@@ -1,7 +1,8 @@
-"""Forms of rotation and their rivals compared with transformers' code. Needs the extra [hf].
+"""Tests of rotary forms and alternatives against transformers. They need the extra [hf].
 
-Attention of GPT-NeoX (a quarter of each head turns), GPT-J (64 of 256), Llama (whole heads, in
-halves) and RoFormer (values turn, too), with its gradients; tables of scaled angles; T5's bias.
+Compares attention of GPT-NeoX (a quarter of each head is rotated), GPT-J (64 of 256 dimensions),
+Llama (half style) and RoFormer (values are rotated as well) with gradients; tables of scaled
+angles; and T5's bias.
 """
 
 import math
@@ -18,17 +19,17 @@ from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 pytestmark = pytest.mark.hf
 B, T = 2, 16
-BOUND = 1e-6  # of the largest value
+BOUND = 1e-6  # relative to the largest value
 
 
 class Peer:
-    """An attention of transformers: what it gives, and weights in Keras' order."""
+    """An attention module of transformers, its call, and its weights in Keras' order."""
 
     def __init__(self, module, call, parts, heads):
         self.module, self.call, self.parts, self.heads = module.eval(), call, parts, heads
 
     def weights(self):
-        """Kernels and biases of query, key, value (D, N, H) and output (N, H, D)."""
+        """Return kernels and biases of query, key, value (D, N, H) and output (N, H, D)."""
         actual = []
         for kernel, bias in self.parts(self.module):
             kernel = np.asarray(kernel).T  # (in, out)
@@ -41,14 +42,14 @@ class Peer:
         return actual
 
     def value_and_gradients(self, x, upstream):
-        """What it gives of x, and the gradient of Σ upstream · output to x and all weights."""
+        """Return the output, and gradients of Σ upstream · output for x and all weights."""
         import torch
 
         arguments = torch.tensor(x, requires_grad=True)
         output = self.call(self.module, arguments)
         (output * torch.tensor(upstream)).sum().backward()
-        held = dict(self.module.named_parameters())
-        for parameter in held.values():
+        parameters = dict(self.module.named_parameters())
+        for parameter in parameters.values():
             parameter.data = parameter.grad
         return output.detach().numpy(), [arguments.grad.numpy(), *self.weights()]
 
@@ -57,7 +58,7 @@ def linear(layer):
     return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
 
-def four(*names):
+def named_layers(*names):
     return lambda module: [linear(getattr(module, name)) for name in names]
 
 
@@ -69,7 +70,7 @@ def positions():
 
 @pytest.fixture
 def peer(transformers):
-    """peer("GPT-NeoX") → the module with random weights of every sign."""
+    """Return a function: peer("GPT-NeoX") → the module with random weights."""
     import torch
 
     torch.manual_seed(0)
@@ -87,7 +88,7 @@ def peer(transformers):
 
         def parts(module):
             kernel, bias = linear(module.query_key_value)
-            kernel = kernel.reshape(2, 3, 64, 128)  # heads before the three
+            kernel = kernel.reshape(2, 3, 64, 128)  # heads first, then query, key, value
             bias = bias.reshape(2, 3, 64)
             three = [(kernel[:, i].reshape(128, 128), bias[:, i].reshape(128)) for i in range(3)]
             return [*three, linear(module.dense)]
@@ -103,10 +104,10 @@ def peer(transformers):
         config = transformers.GPTJConfig(
             n_embd=256, n_head=1, rotary_dim=64, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0
         )
-        names = four("q_proj", "k_proj", "v_proj", "out_proj")
+        names = named_layers("q_proj", "k_proj", "v_proj", "out_proj")
 
         def call(module, x):
-            if hasattr(code, "GPTJRotaryEmbedding"):  # from transformers 5.24 on
+            if hasattr(code, "GPTJRotaryEmbedding"):  # since transformers 5.24
                 return module(x, code.GPTJRotaryEmbedding(config)(x, positions()))[0]
             return module(x, position_ids=positions())[0]
 
@@ -124,7 +125,7 @@ def peer(transformers):
         def call(module, x):
             return module(x, tables(x, positions()), None)[0]
 
-        names = four("q_proj", "k_proj", "v_proj", "o_proj")
+        names = named_layers("q_proj", "k_proj", "v_proj", "o_proj")
         return Peer(code.LlamaAttention(config, 0), call, names, 3)
 
     def roformer():
@@ -143,7 +144,7 @@ def peer(transformers):
             table = sinusoidal(x.shape[:2])[None, None]
             return module.dense(module(x, sinusoidal_pos=table)[0])
 
-        return Peer(attention, call, four("query", "key", "value", "dense"), 4)
+        return Peer(attention, call, named_layers("query", "key", "value", "dense"), 4)
 
     def make(name):
         result = {"GPT-NeoX": neox, "GPT-J": gptj, "Llama": llama, "RoFormer": roformer}[name]()
@@ -164,7 +165,7 @@ FORMS = {
 
 
 def relative(ours, theirs):
-    """Largest difference, as a share of the largest value."""
+    """Return the largest difference, relative to the largest value."""
     return float(np.abs(ours - theirs).max() / np.abs(theirs).max())
 
 
@@ -192,7 +193,7 @@ def test_attention_and_its_gradients(name, kind, peer, record_property):
     actual = [relative(ops.convert_to_numpy(output), want)]
     largest = max(np.abs(gradient).max() for gradient in wanted)
     for mine, other in zip(gradients, wanted, strict=True):
-        # a key's bias moves all scores of a query alike: its gradient is 0 except for rounding
+        # A key bias shifts all scores of a query equally: its gradient is 0 except for rounding.
         scale = max(np.abs(other).max(), 1e-3 * largest)
         actual.append(float(np.abs(mine.numpy() - other).max() / scale))
     record_property("difference", (name, kind.__name__[:16], float(max(actual)), BOUND))
@@ -232,14 +233,16 @@ def test_inverse_frequencies_and_scaling_factors(
     actual = max(relative(ours, want.numpy()), abs(scale - factor))
     record_property("difference", (parameters["rope_type"], "frequencies", float(actual), BOUND))
     assert actual <= BOUND
-    # each by itself, too: the slow pairs are the ones that are scaled
+    # each frequency separately as well: the low frequencies are the scaled ones
     np.testing.assert_allclose(ours, want.numpy(), rtol=2e-6)
     rotation = Rotation(size, "half", base, share, False, parameters, trained)
     cos, sin = rotation.tables(np.arange(length), "float32", length)
     theta = np.outer(np.arange(length), want.numpy().astype("float64"))
     for mine, other in ((cos, np.cos(theta)), (sin, np.sin(theta))):
-        turned = ops.convert_to_numpy(mine)[:, : theta.shape[1]]
-        np.testing.assert_allclose(turned, factor * other, atol=2e-4 * factor)  # float32's angles
+        rotated = ops.convert_to_numpy(mine)[:, : theta.shape[1]]
+        np.testing.assert_allclose(
+            rotated, factor * other, atol=2e-4 * factor
+        )  # angles are float32
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

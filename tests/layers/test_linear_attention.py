@@ -1,4 +1,4 @@
-"""Linear attention with rotation against the sum over all pairs, in NumPy's float64."""
+"""Tests of linear attention with rotation against the sum over all pairs in NumPy's float64."""
 
 import keras
 import numpy as np
@@ -25,24 +25,24 @@ def array(x):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Chunks of 4 tokens, so that short rows have many."""
+    """Set chunks of 4 tokens, so that short sequences have many."""
     monkeypatch.setattr(module, "CHUNK", 4)
 
 
-def turned(x, positions, style="interleaved", base=10_000.0):
-    """x (B, T, N, M) float64, each pair times a phase; positions ([B,] T)."""
+def rotated(x, positions, style="interleaved", base=10_000.0):
+    """Multiply each pair of x (B, T, N, M), float64, by its phase at positions ([B,] T)."""
     half = x.shape[-1] // 2
     first = slice(None, None, 2) if style == "interleaved" else slice(None, half)
     second = slice(1, None, 2) if style == "interleaved" else slice(half, None)
     theta = np.asarray(positions)[..., None] * base ** (-np.arange(half) / half)
     numbers = (x[..., first] + 1j * x[..., second]) * np.exp(1j * theta)[..., None, :]
-    answer = np.empty_like(x)
-    answer[..., first], answer[..., second] = numbers.real, numbers.imag
-    return answer
+    result = np.empty_like(x)
+    result[..., first], result[..., second] = numbers.real, numbers.imag
+    return result
 
 
 def quadratic(q, k, v, tq, tk, ids=None, causal=False):
-    """Equation 19 pair by pair: (B, T, N, M) … → (B, T, N, V)."""
+    """Compute equation 19 pair by pair: (B, T, N, M) … → (B, T, N, V)."""
     visible = np.ones((q.shape[0], q.shape[1], k.shape[1]), bool)
     if ids is not None:
         visible &= (ids[:, :, None] == ids[:, None, :]) & (ids[:, None, :] != 0)
@@ -60,11 +60,11 @@ MIXED = np.array([[2, 1, 2, 0, 1, 7, 7, 2, 0, 1, 1, 2, 7, 2, 2, 1, 1, 1, 0, 2, 1
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("ids", [None, PACKED, MIXED], ids=["whole", "packed", "mixed"])
-def test_it_is_the_sum_over_all_pairs(small_chunks, causal, ids):
+def test_linear_attention_equals_the_sum_over_all_pairs(small_chunks, causal, ids):
     rng = np.random.default_rng(0)
     q, k = rng.random((2, 2, 21, 3, 6))
     v = rng.normal(size=(2, 21, 3, 5))
-    tq, tk = (turned(x, np.arange(21)) for x in (q, k))
+    tq, tk = (rotated(x, np.arange(21)) for x in (q, k))
     want = quadratic(q, k, v, tq, tk, ids, causal)
     arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v, tq, tk)]
     got = linear_attention(*arguments, None if ids is None else ops.convert_to_tensor(ids), causal)
@@ -73,7 +73,7 @@ def test_it_is_the_sum_over_all_pairs(small_chunks, causal, ids):
 
 @settings(max_examples=25)
 @given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=30), causal=st.booleans())
-def test_any_ids_are_seen_as_the_rule_says(ids, causal):
+def test_arbitrary_sequence_ids_are_masked_correctly(ids, causal):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK", 4)
         rng = np.random.default_rng(len(ids))
@@ -85,7 +85,7 @@ def test_any_ids_are_seen_as_the_rule_says(ids, causal):
         np.testing.assert_allclose(array(got), want, atol=1e-5)
 
 
-def test_rows_of_many_chunks_and_of_queries_apart_from_keys():
+def test_many_chunks_and_fewer_queries_than_keys():
     rng = np.random.default_rng(0)
     q, k, v = rng.random((3, 1, 300, 2, 4))
     arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
@@ -95,11 +95,11 @@ def test_rows_of_many_chunks_and_of_queries_apart_from_keys():
     np.testing.assert_allclose(array(got), quadratic(q[:, :7], k, v, q[:, :7], k), atol=1e-5)
 
 
-# The layer
+# Tests of the layer
 
 
 def features(layer, kind, q, k):
-    """φ in float64, without the numbers that keep an exponential in range."""
+    """Compute φ in float64, without the constants that prevent overflow of the exponential."""
     if kind == "elu":
         return (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
     directions = array(layer.directions).astype("float64")
@@ -128,13 +128,13 @@ def reference(layer, x, kind, positions, ids, causal, style="interleaved", base=
         for name in ("query", "key", "value")
     )
     q, k = features(layer, kind, q, k)
-    tq, tk = (turned(item, positions, style, base) for item in (q, k))
+    tq, tk = (rotated(item, positions, style, base) for item in (q, k))
     heads = quadratic(q, k, v, tq, tk, ids, causal)
     output = [weights["attention_output/kernel"], weights["attention_output/bias"]]
     return np.einsum("btnh,nhd->btd", heads, output[0]) + output[1]
 
 
-@pytest.mark.quick_cases(  # any three of the choices in each of their combinations
+@pytest.mark.quick_cases(  # each combination of any three options
     *("elu-whole-False-interleaved", "elu-whole-True-half"),
     *("elu-packed-False-half", "elu-packed-True-interleaved"),
     *("favor-whole-False-half", "favor-whole-True-interleaved"),
@@ -144,21 +144,21 @@ def reference(layer, x, kind, positions, ids, causal, style="interleaved", base=
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("ids", [None, PACKED], ids=["whole", "packed"])
 @pytest.mark.parametrize("kind", ["elu", "favor"])
-def test_the_layer_is_equation_19(small_chunks, kind, ids, causal, style):
+def test_the_layer_computes_equation_19(small_chunks, kind, ids, causal, style):
     options = {"num_features": 16} if kind == "favor" else {}
     layer = layer_of(
         feature_map=kind, causal=causal, rotary_style=style, rotary_base=50.0, **options
     )
     x = np.random.default_rng(2).normal(size=(2, 21, 10)).astype("float32")
-    where = np.arange(21)
-    want = reference(layer, x, kind, where, ids, causal, style, 50.0)
+    positions_along = np.arange(21)
+    want = reference(layer, x, kind, positions_along, ids, causal, style, 50.0)
     arguments = {} if ids is None else {"sequence_ids": ops.convert_to_tensor(ids)}
     got = array(layer(ops.convert_to_tensor(x), **arguments))
     bound = 1e-5 * np.abs(want).max()
     np.testing.assert_allclose(got, want, atol=bound)
-    moved = where + 40
+    moved = positions_along + 40
     again = array(layer(ops.convert_to_tensor(x), rotary_positions=moved[:, None], **arguments))
-    np.testing.assert_allclose(again, want, atol=2 * bound)  # distances alone are known
+    np.testing.assert_allclose(again, want, atol=2 * bound)  # the result depends only on distances
     still = array(layer(ops.convert_to_tensor(x), rotary_positions=0 * moved[:, None], **arguments))
     assert np.abs(still - want).max() > 100 * bound
 
@@ -169,7 +169,7 @@ def softmax_attention(q, k, v):
 
 
 def favor_error(count, seeds=range(32)):
-    """Error of FAVOR+ compared with softmax, root mean square: the median of some drawings."""
+    """Return the RMS error of FAVOR+ compared with softmax: the median over several seeds."""
     rng = np.random.default_rng(5)
     q, k, v = (scale * rng.normal(size=(1, 24, 1, 8)) for scale in (0.5, 0.5, 1.0))
     want = softmax_attention(q, k, v)
@@ -187,28 +187,28 @@ def favor_error(count, seeds=range(32)):
 
 
 @pytest.mark.slow
-def test_four_times_the_features_halve_the_error_compared_with_softmax():
+def test_four_times_the_features_halve_the_error():
     errors = [favor_error(count) for count in (64, 256, 1024)]
     ratios = np.divide(errors[:-1], errors[1:])
     assert ((ratios > 1.6) & (ratios < 2.5)).all(), errors
     assert errors[-1] < 0.08
 
 
-def test_directions_of_a_block_are_orthogonal_and_as_long_as_normal_vectors():
-    drawn = orthogonal_features(4000, 8, seed=3)
-    assert drawn.shape == (4000, 8)
-    for block in drawn.reshape(-1, 8, 8)[:20]:
+def test_directions_are_orthogonal_in_blocks_with_normal_lengths():
+    directions = orthogonal_features(4000, 8, seed=3)
+    assert directions.shape == (4000, 8)
+    for block in directions.reshape(-1, 8, 8)[:20]:
         products = block @ block.T
         np.testing.assert_allclose(products - np.diag(np.diag(products)), 0, atol=1e-9)
-    assert np.mean(drawn**2) == pytest.approx(1, abs=0.03)
-    assert np.abs(drawn.mean(0)).max() < 0.06
-    assert np.abs(np.corrcoef(drawn.T) - np.eye(8)).max() < 0.06
-    np.testing.assert_array_equal(drawn, orthogonal_features(4000, 8, seed=3))
-    assert (drawn != orthogonal_features(4000, 8, seed=4)).any()
+    assert np.mean(directions**2) == pytest.approx(1, abs=0.03)
+    assert np.abs(directions.mean(0)).max() < 0.06
+    assert np.abs(np.corrcoef(directions.T) - np.eye(8)).max() < 0.06
+    np.testing.assert_array_equal(directions, orthogonal_features(4000, 8, seed=3))
+    assert (directions != orthogonal_features(4000, 8, seed=4)).any()
     assert orthogonal_features(13, 8, 0).shape == (13, 8)
 
 
-def test_a_call_may_be_causal_and_a_seed_draws_the_directions():
+def test_a_call_may_be_causal_and_the_seed_determines_directions():
     x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(1, 9, 10)).astype("float32"))
     usual, causal = layer_of(), layer_of(causal=True)
     np.testing.assert_array_equal(array(usual(x, use_causal_mask=True)), array(causal(x)))
@@ -234,7 +234,7 @@ def test_elu_features_are_never_negative():
     np.testing.assert_allclose(array(elu_features(x)), [np.exp(-30), np.exp(-1), 1, 3], rtol=1e-6)
 
 
-def test_its_trained_weights_are_those_of_the_quadratic_layer():
+def test_trainable_weights_have_the_shapes_of_the_quadratic_layer():
     linear = layer_of(feature_map="favor")
     other = RotaryMultiHeadAttention(2, 6)
     other.build((None, None, 10), (None, None, 10))
@@ -245,7 +245,7 @@ def test_its_trained_weights_are_those_of_the_quadratic_layer():
 
 
 @pytest.mark.slow
-def test_a_saved_model_gives_the_same_and_learns(tmp_path):
+def test_a_saved_model_predicts_the_same_and_trains(tmp_path):
     inputs = keras.Input((None, 10)), keras.Input((None,), dtype="int32")
     keras.utils.set_random_seed(0)
     layer = RotaryLinearAttention(2, 6, feature_map="favor", causal=True, seed=9, num_features=8)
@@ -263,8 +263,8 @@ def test_a_saved_model_gives_the_same_and_learns(tmp_path):
     assert np.isfinite(moved).all()
 
 
-def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
-    """By differences of the float64 sum; queries, keys and values in one array."""
+def test_gradients_equal_those_of_the_quadratic_sum(small_chunks, gradient):
+    """Compare with finite differences of the float64 sum; x stacks queries, keys and values."""
     rng = np.random.default_rng(0)
     x = rng.random((3, 1, 11, 1, 2)).astype("float32")
     weights = rng.normal(size=(1, 11, 1, 2))
@@ -281,11 +281,11 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
 
     wide, step = x.astype("float64"), 1e-6
     want = np.zeros_like(wide)
-    for place in np.ndindex(*wide.shape):
+    for index in np.ndindex(*wide.shape):
         up, down = wide.copy(), wide.copy()
-        up[place] += step
-        down[place] -= step
-        want[place] = (exact(up) - exact(down)) / (2 * step)
+        up[index] += step
+        down[index] -= step
+        want[index] = (exact(up) - exact(down)) / (2 * step)
     np.testing.assert_allclose(array(gradient(loss, ops.convert_to_tensor(x))), want, atol=1e-4)
 
 
@@ -299,7 +299,7 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
         ({"rotary_value": True}, "has no rotary_value"),
     ],
 )
-def test_what_it_cannot_be_is_refused(options, message):
+def test_invalid_options_are_refused(options, message):
     with pytest.raises(InputError) as refused:
         RotaryLinearAttention(2, 6, **options)
     assert message in str(refused.value)

@@ -1,4 +1,4 @@
-"""Rotary positions' rivals, token by token in plain Python."""
+"""Tests of the alternatives to rotary positions, token by token in plain Python."""
 
 import math
 
@@ -17,7 +17,7 @@ from roformer_tf.layers.positions import (
 
 
 def bucket(distance, buckets, furthest, bidirectional):
-    """T5's rule for one distance, key minus query, in logarithms to the base of the ratio."""
+    """Compute T5's bucket of one distance, key minus query, using a logarithm of any base."""
     first = 0
     if bidirectional:
         buckets //= 2
@@ -28,13 +28,13 @@ def bucket(distance, buckets, furthest, bidirectional):
     if distance < exact:
         return first + distance
     steps = math.log(distance / exact, furthest / exact) * (buckets - exact)
-    # a whole number may come out of the logarithm a little too small
+    # rounding can make an integral logarithm slightly too small
     return first + min(exact + math.floor(steps + 1e-9), buckets - 1)
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize(("buckets", "furthest"), [(32, 128), (32, 200), (8, 30), (4, 3)])
-def test_buckets_are_t5s(buckets, furthest, bidirectional):
+def test_buckets_equal_t5(buckets, furthest, bidirectional):
     distances = np.arange(-300, 301)
     got = ops.convert_to_numpy(relative_bucket(distances, buckets, furthest, bidirectional))
     want = [bucket(int(d), buckets, furthest, bidirectional) for d in distances]
@@ -44,21 +44,21 @@ def test_buckets_are_t5s(buckets, furthest, bidirectional):
 
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 40])
-def test_a_bias_is_that_of_its_distance(length, bidirectional, gradient):
+def test_the_bias_depends_on_the_distance(length, bidirectional, gradient):
     layer = RelativeBias(3, 8, 20, bidirectional)
     layer.build()
     table = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
     layer.embeddings.assign(table)
-    which = [
+    buckets = [
         [bucket(key - query, 8, 20, bidirectional) for key in range(length)]
         for query in range(length)
     ]
-    want = table[np.array(which)].transpose(2, 0, 1)[None]  # (1, N, T, T)
+    want = table[np.array(buckets)].transpose(2, 0, 1)[None]  # (1, N, T, T)
     np.testing.assert_array_equal(ops.convert_to_numpy(layer(np.zeros((2, length)))), want)
-    places = np.arange(length)[None] + np.array([[7], [0]])
-    between = ops.convert_to_numpy(layer.between(places, places))
+    positions = np.arange(length)[None] + np.array([[7], [0]])
+    between = ops.convert_to_numpy(layer.between(positions, positions))
     np.testing.assert_array_equal(between, np.repeat(want, 2, axis=0))
-    if length == 40:  # a block of 10, and the 20 or 30 keys that begin 10 before it
+    if length == 40:  # a block of 10 queries, and the 20 or 30 keys that start 10 before it
         for keys in (20, 30):
             band = ops.convert_to_numpy(layer.of_band(10, keys))
             np.testing.assert_array_equal(band, want[:, :, 10:20, :keys])
@@ -75,14 +75,14 @@ def test_sines_and_cosines_are_adjacent():
             assert got[i, j, f] == pytest.approx(want, abs=2e-5)
 
 
-def test_places_begin_anew_with_every_document():
+def test_positions_restart_with_each_document():
     ids = np.array([[1, 1, 1, 2, 2, 0, 0], [5, 3, 3, 3, 3, 3, 3], [0, 0, 1, 1, 2, 1, 1]])
     want = [[0, 1, 2, 0, 1, 0, 1], [0, 0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 0, 1]]
     np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids)), want)
     np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids[:, :1])), [[0]] * 3)
 
 
-def test_a_row_longer_than_the_table_is_refused():
+def test_a_sequence_longer_than_the_table_is_refused():
     layer = LearnedPositions(8, 4)
     assert layer(np.arange(8)).shape == (8, 4)
     with pytest.raises(InputError, match="sequences have 9 tokens, but the model has learned 8"):

@@ -1,4 +1,4 @@
-"""The rotation against complex phases in float64, bert4keras' numbers and the paper's form."""
+"""Tests of the rotation against complex phases in float64, bert4keras and the paper's form."""
 
 import keras
 import numpy as np
@@ -19,8 +19,8 @@ def random(*shape, seed=0):
     return np.random.default_rng(seed).normal(size=shape).astype("float32")
 
 
-def turned_by_complex_phases(x, positions, base, style):
-    """x (B, T, N, H) float64 → the same pairs, each times e^(iθ)."""
+def rotated_by_complex_phases(x, positions, base, style):
+    """Multiply each pair of x (B, T, N, H), float64, by e^(iθ)."""
     size = x.shape[-1]
     first, second = (
         (x[..., ::2], x[..., 1::2])
@@ -28,10 +28,10 @@ def turned_by_complex_phases(x, positions, base, style):
         else (x[..., : size // 2], x[..., size // 2 :])
     )
     theta = np.outer(positions, base ** (-np.arange(0, size, 2) / size))  # (T, H/2)
-    turned = (first + 1j * second) * np.exp(1j * theta)[:, None]
+    rotated = (first + 1j * second) * np.exp(1j * theta)[:, None]
     if style == "half":
-        return np.concatenate([turned.real, turned.imag], -1)
-    return np.stack([turned.real, turned.imag], -1).reshape(x.shape)
+        return np.concatenate([rotated.real, rotated.imag], -1)
+    return np.stack([rotated.real, rotated.imag], -1).reshape(x.shape)
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
@@ -41,10 +41,10 @@ def turned_by_complex_phases(x, positions, base, style):
     ("dtype", "bound"), [("float32", 6e-5), ("bfloat16", 4e-3), ("float16", 5e-4)]
 )
 def test_rotation_multiplies_pairs_by_a_complex_phase(style, base, head_size, dtype, bound):
-    # A float32 angle of 1500 radians is off by up to 6e-5, which float32's bound allows for.
+    # In float32, an angle of 1500 radians has an error of up to 6e-5; the bound allows for it.
     positions = np.r_[0:8, 250:262, 505:512, 1530:1536]
     x = ops.cast(random(2, len(positions), 3, head_size), dtype)  # (B, T, N, H)
-    want = turned_by_complex_phases(to_float64(x), positions, base, style)
+    want = rotated_by_complex_phases(to_float64(x), positions, base, style)
     got = rotate(x, positions, base, style)
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     assert np.abs(to_float64(got) - want).max() <= bound * np.abs(want).max()
@@ -52,7 +52,7 @@ def test_rotation_multiplies_pairs_by_a_complex_phase(style, base, head_size, dt
 
 @pytest.mark.parametrize("head_size", [2, 8, 64])
 @pytest.mark.parametrize("base", [10_000.0, 500.0])
-def test_the_fast_form_equals_the_papers_in_value_and_gradient(head_size, base, gradient):
+def test_values_and_gradients_equal_those_of_the_papers_form(head_size, base, gradient):
     x, weight = random(2, 300, 3, head_size), random(2, 300, 3, head_size, seed=1)
     positions = np.arange(300)
 
@@ -66,16 +66,16 @@ def test_the_fast_form_equals_the_papers_in_value_and_gradient(head_size, base, 
     np.testing.assert_allclose(gradient(fast, x), gradient(paper, x), atol=1e-6)
 
 
-def test_half_is_interleaved_with_features_in_another_order(gradient):
+def test_half_style_is_interleaved_style_with_permuted_dimensions(gradient):
     x, positions = random(2, 300, 3, 8), np.arange(300)
     order = [0, 2, 4, 6, 1, 3, 5, 7]  # firsts of the pairs, then seconds
     want = to_float64(rotate(x, positions))[..., order]
     np.testing.assert_allclose(
         to_float64(rotate(x[..., order], positions, style="half")), want, atol=1e-6
     )
-    forth = gradient(lambda x: rotate(x, positions) ** 3, x)[..., order]
-    back = gradient(lambda x: rotate(x, positions, style="half") ** 3, x[..., order])
-    np.testing.assert_allclose(back, forth, atol=1e-5)
+    interleaved = gradient(lambda x: rotate(x, positions) ** 3, x)[..., order]
+    half = gradient(lambda x: rotate(x, positions, style="half") ** 3, x[..., order])
+    np.testing.assert_allclose(half, interleaved, atol=1e-5)
 
 
 def test_tables_equal_those_of_bert4keras(recorded):
@@ -101,7 +101,7 @@ def test_queries_keys_and_scores_equal_those_of_bert4keras(recorded):
 
 
 def product(query_at, key_at, style):
-    """q · k of each head, the query turned to one position and the key to another."""
+    """Return q · k of each head, the query rotated to one position and the key to another."""
     query = rotate(random(1, 1, 2, 8), np.array([query_at]), style=style)
     key = rotate(random(1, 1, 2, 8, seed=1), np.array([key_at]), style=style)
     return (to_float64(query) * to_float64(key)).sum(-1)
@@ -110,13 +110,15 @@ def product(query_at, key_at, style):
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @settings(deadline=None, max_examples=30)
 @given(query_at=st.integers(0, 600), key_at=st.integers(0, 600), shift=st.integers(1, 900))
-def test_a_product_depends_on_the_distance_alone(style, query_at, key_at, shift):
-    here = product(query_at, key_at, style)
-    np.testing.assert_allclose(product(query_at + shift, key_at + shift, style), here, atol=5e-4)
-    assert np.abs(product(query_at + 1, key_at, style) - here).max() > 1e-3
+def test_a_product_depends_only_on_the_distance(style, query_at, key_at, shift):
+    unshifted = product(query_at, key_at, style)
+    np.testing.assert_allclose(
+        product(query_at + shift, key_at + shift, style), unshifted, atol=5e-4
+    )
+    assert np.abs(product(query_at + 1, key_at, style) - unshifted).max() > 1e-3
 
 
-def test_angles_stay_float32_where_bfloat16_is_computed():
+def test_angles_are_float32_under_a_bfloat16_policy():
     policy = keras.config.dtype_policy()
     try:
         keras.config.set_dtype_policy("bfloat16")

@@ -1,4 +1,4 @@
-"""Scaled angles pair by pair in plain Python, and scores by the number of keys."""
+"""Tests of scaled angles against formulas in plain Python, and of scores scaled by log n."""
 
 import math
 
@@ -15,19 +15,19 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
 def pair_by_pair(features, base, parameters, trained, length):
-    """Angles per position and the factor of cos and sin, by the formulas as they were published."""
+    """Return angles per position and the factor of cos and sin, by the published formulas."""
     factor, actual = parameters["factor"], []
     kind = parameters["rope_type"]
     for m in range(features // 2):
         plain = math.exp(-2 * m / features * math.log(base))
         if kind == "linear":  # position n counts as n / factor
             actual.append(plain / factor)
-        elif kind == "dynamic":  # the slowest pair is slowed by the whole ratio, the first by none
+        elif kind == "dynamic":  # from no scaling (first pair) to the full ratio (last)
             ratio = factor * max(length, trained) / trained - factor + 1
             actual.append(plain * ratio ** (-2 * m / (features - 2)))
         else:
 
-            def boundary(turns):  # the m at which a pair makes so many turns in `trained` tokens
+            def boundary(turns):  # the m whose pair makes this many turns in `trained` tokens
                 return features / 2 * math.log(trained / (2 * math.pi * turns), base)
 
             low = boundary(parameters.get("beta_fast", 32))
@@ -35,8 +35,8 @@ def pair_by_pair(features, base, parameters, trained, length):
             if parameters.get("truncate", True):
                 low, high = math.floor(low), math.ceil(high)
             low, high = max(low, 0), min(high, features - 1)
-            share = 1.0 if m >= high else 0.0 if m <= low else (m - low) / (high - low)
-            actual.append((1 - share) * plain + share * plain / factor)
+            blend = 1.0 if m >= high else 0.0 if m <= low else (m - low) / (high - low)
+            actual.append((1 - blend) * plain + blend * plain / factor)
     return actual, 1 + 0.1 * math.log(factor) if kind == "yarn" else 1.0
 
 
@@ -55,19 +55,19 @@ def pair_by_pair(features, base, parameters, trained, length):
     ],
     ids=str,
 )
-def test_frequencies_are_those_of_each_pair(parameters, features, base, length):
+def test_frequencies_equal_the_published_formulas(parameters, features, base, length):
     trained = parameters.get("original_max_position_embeddings", 100)
     want, factor = pair_by_pair(features, base, parameters, trained, length or 0)
     got, scale = frequencies(features, base, parameters, 100, length)
     np.testing.assert_allclose(got, want, rtol=1e-12)
     assert scale == pytest.approx(factor)
-    # a length that is a tensor, as where no shape is known
+    # the length is a tensor where the shape is not static
     if length is not None:
         got, _ = frequencies(features, base, parameters, 100, ops.convert_to_tensor(length))
         np.testing.assert_allclose(ops.convert_to_numpy(got), want, rtol=1e-5)
 
 
-def test_yarn_scales_scores_by_the_given_factor():
+def test_yarn_uses_the_configured_attention_factor():
     def factor(**options):
         return frequencies(8, 10_000.0, YARN | options, 100)[1]
 
@@ -79,7 +79,7 @@ def test_yarn_scales_scores_by_the_given_factor():
     assert factor(factor=1) == 1
 
 
-def test_up_to_the_trained_length_ntk_changes_nothing():
+def test_dynamic_ntk_applies_only_beyond_the_trained_length():
     parameters = {"rope_type": "dynamic", "factor": 8.0}
     x = np.random.default_rng(0).normal(size=(2, 9, 3, 8)).astype("float32")
     plain, scaled = Rotation(8), Rotation(8, parameters=parameters, trained_length=9)
@@ -92,20 +92,20 @@ def test_up_to_the_trained_length_ntk_changes_nothing():
     assert np.abs(got - ops.convert_to_numpy(plain.rotate(x, np.arange(9)))).max() > 1e-3
 
 
-def test_log_n_grows_beyond_the_trained_length_alone():
-    seen = np.array([0, 1, 50, 64, 65, 4096])
+def test_log_n_grows_only_beyond_the_trained_length():
+    keys = np.array([0, 1, 50, 64, 65, 4096])
     want = [1, 1, 1, 1, math.log(65) / math.log(64), 2]
-    np.testing.assert_allclose(ops.convert_to_numpy(log_n(seen, 64)), want, rtol=1e-6)
+    np.testing.assert_allclose(ops.convert_to_numpy(log_n(keys, 64)), want, rtol=1e-6)
 
 
 @pytest.mark.parametrize("shape", [(3, 7), (2, 3, 7), (2, 1, 3, 7), (2, 4, 3, 7)])
-def test_queries_are_sharpened_by_what_each_sees(shape):
+def test_queries_are_scaled_by_their_number_of_visible_keys(shape):
     mask = np.random.default_rng(0).random(shape) > 0.4
     query = np.random.default_rng(1).normal(size=(2, 3, 4, 5)).astype("float32")  # B T N H
-    every = np.broadcast_to(mask[:, None] if len(shape) == 3 else mask, (2, 4, 3, 7))
+    visible = np.broadcast_to(mask[:, None] if len(shape) == 3 else mask, (2, 4, 3, 7))
     want = query.astype("float64")
     for b, n, t in np.ndindex(2, 4, 3):
-        want[b, t, n] *= max(1, math.log(max(every[b, n, t].sum(), 1)) / math.log(3))
+        want[b, t, n] *= max(1, math.log(max(visible[b, n, t].sum(), 1)) / math.log(3))
     got = ops.convert_to_numpy(sharpened(query, mask, 7, 3))
     np.testing.assert_allclose(got, want, rtol=1e-6)
     got = ops.convert_to_numpy(sharpened(query, None, 7, 3))
@@ -130,12 +130,12 @@ def test_queries_are_sharpened_by_what_each_sees(shape):
         (YARN, "begin at the trained length, which is not known"),
     ],
 )
-def test_other_parameters_are_refused(parameters, message):
+def test_invalid_rope_parameters_are_refused(parameters, message):
     with pytest.raises(InputError, match=message):
         RotaryMultiHeadAttention(2, 8, rope_parameters=parameters)
 
 
-def test_scalings_that_make_no_sense_are_refused():
+def test_inconsistent_scalings_are_refused():
     with pytest.raises(InputError, match="more than one pair"):
         Rotation(2, parameters={"rope_type": "dynamic", "factor": 2.0}, trained_length=9)
     with pytest.raises(InputError, match="above 1"):

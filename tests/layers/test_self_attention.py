@@ -1,6 +1,6 @@
-"""RoFormer's own attention computes what `RotaryMultiHeadAttention` computes.
+"""Tests that `RoFormerSelfAttention` computes the same as `RotaryMultiHeadAttention`.
 
-What both attention layers have in common is in `test_attention.py`.
+Tests that hold for both attention layers are in `test_attention.py`.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def tensor(*shape):
 
 
 def make(kind=RoFormerSelfAttention, **options):
-    """A layer with weights of every sign; of one seed for all."""
+    """Return a layer with random weights, the same for every kind."""
     layer = kind(N, H, **options)
     layer.build((B, T, D), (B, T, D))
     rng = np.random.default_rng(7)
@@ -35,14 +35,14 @@ def max_difference(first, second):
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("use_bias", [True, False])
-def test_the_fused_form_equals_keras_way(style, training, use_bias):
+def test_the_fused_form_equals_the_keras_layer(style, training, use_bias):
     x = tensor(2, 300, D)
     ids = np.repeat([[1] * 200 + [2] * 90 + [0] * 10], 2, axis=0)
     options = {"rotary_style": style, "use_bias": use_bias}
     ours, theirs = make(**options), make(RotaryMultiHeadAttention, **options)
     settings = {"sequence_ids": ids, "training": training}
-    quick, whole = ours(x, **settings), theirs(x, x, **settings)
-    assert max_difference(quick[:, :290], whole[:, :290]) < 5e-6
+    fused, reference = ours(x, **settings), theirs(x, x, **settings)
+    assert max_difference(fused[:, :290], reference[:, :290]) < 5e-6
 
 
 FORMS = {
@@ -56,48 +56,48 @@ FORMS = {
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_keras_way_has_every_form_that_the_fused_one_has(form):
-    """The fused one is held to float64 by `tests/models/test_forms.py`."""
+def test_the_keras_layer_has_every_form_of_the_fused_one(form):
+    """`tests/models/test_forms.py` compares the fused form with a float64 reference."""
     x, ids = tensor(B, T, D), np.where(IDS == 0, 9, IDS)
     layers = [
         make(kind, **FORMS[form]) for kind in (RoFormerSelfAttention, RotaryMultiHeadAttention)
     ]
     for arguments in ({}, {"sequence_ids": ids}, {"positions": np.array([[4, 0, 2], [5, 3, 1]])}):
-        quick, whole = layers[0](x, **arguments), layers[1](x, x, **arguments)
-        assert max_difference(quick, whole) < 5e-6
+        fused, reference = layers[0](x, **arguments), layers[1](x, x, **arguments)
+        assert max_difference(fused, reference) < 5e-6
     plain = make(RotaryMultiHeadAttention)
-    assert max_difference(whole, plain(x, x, **arguments)) > 1e-3
+    assert max_difference(reference, plain(x, x, **arguments)) > 1e-3
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("positions", [None, [[4, 0, 2], [5, 5, 1]]], ids=["all", "some"])
-def test_its_gradients_are_those_of_keras_way(style, positions, gradient):
-    x, at = tensor(B, T, D), None if positions is None else np.array(positions, "int32")
-    weights = np.random.default_rng(1).normal(size=(B, T if at is None else 3, D))
-    real = IDS if at is None else np.take_along_axis(IDS, at, 1)
+def test_gradients_equal_those_of_the_keras_layer(style, positions, gradient):
+    x, selected = tensor(B, T, D), None if positions is None else np.array(positions, "int32")
+    weights = np.random.default_rng(1).normal(size=(B, T if selected is None else 3, D))
+    real = IDS if selected is None else np.take_along_axis(IDS, selected, 1)
     weights = (weights * (real != 0)[..., None]).astype("float32")
-    slopes = []
+    gradients = []
     for kind in (RoFormerSelfAttention, RotaryMultiHeadAttention):
         layer = make(kind, rotary_style=style)
 
         def weighted(x, layer=layer):
             values = () if isinstance(layer, RoFormerSelfAttention) else (x,)
-            return layer(x, *values, sequence_ids=IDS, positions=at, training=True) * weights
+            return layer(x, *values, sequence_ids=IDS, positions=selected, training=True) * weights
 
-        slopes.append(gradient(weighted, ops.convert_to_numpy(x)))
-    assert np.abs(slopes[0] - slopes[1]).max() <= 1e-5 * np.abs(slopes[1]).max()
+        gradients.append(gradient(weighted, ops.convert_to_numpy(x)))
+    assert np.abs(gradients[0] - gradients[1]).max() <= 1e-5 * np.abs(gradients[1]).max()
 
 
-def test_with_lora_the_projections_answer_themselves():
+def test_lora_disables_the_fused_projection():
     x, layer = tensor(B, T, D), make()
     before = layer(x)
     layer.query_dense.enable_lora(2)
-    assert max_difference(layer(x), before) < 5e-6  # its second matrix begins as zeros
+    assert max_difference(layer(x), before) < 5e-6  # LoRA's second matrix is initialized with zeros
     layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
     assert max_difference(layer(x), before) > 1e-2
 
 
-def test_made_again_from_its_config_it_is_still_fused():
+def test_the_config_recreates_a_fused_layer():
     layer = make(dropout=0.2, rotary_style="half")
     again = RoFormerSelfAttention.from_config(layer.get_config())
     x = tensor(B, T, D)

@@ -1,4 +1,4 @@
-"""What the recorded outputs of whole models cannot show: dropout, initializers, dtypes."""
+"""Tests of dropout, initializers and dtypes, which recorded outputs of models do not cover."""
 
 import keras
 import numpy as np
@@ -25,7 +25,7 @@ CONFIG = RoFormerConfig(
     initializer_range=0.5,
 )
 V2 = CONFIG.replace(norm_type="rms_norm", use_bias=False)
-BOTH = pytest.mark.parametrize("config", [CONFIG, V2], ids=["v1", "v2"])
+EACH_VERSION = pytest.mark.parametrize("config", [CONFIG, V2], ids=["v1", "v2"])
 VISIBLE = np.ones((2, 6, 6), bool)
 
 
@@ -37,9 +37,9 @@ def max_difference(first, second):
     return np.abs(ops.convert_to_numpy(first) - ops.convert_to_numpy(second)).max()
 
 
-@BOTH
+@EACH_VERSION
 @pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
-def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
+def test_each_dropout_of_a_layer_is_active_only_in_training(config, rate):
     x, layer = random(2, 6, 32), RoFormerLayer(config.replace(**{rate: 0.4}))
     assert (
         max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE, training=False)) > 0.05
@@ -47,8 +47,8 @@ def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
     assert max_difference(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
 
 
-def test_attention_drops_as_often_as_the_config_says():
-    """Every token looks at all alike and brings a feature of its own: what it gets is weights."""
+def test_attention_dropout_has_the_configured_rate():
+    """Uniform attention and one-hot values: the output is the attention weights."""
     rate, size = 0.3, 32
     layer = RoFormerLayer(
         CONFIG.replace(attention_probs_dropout_prob=rate, num_attention_heads=1)
@@ -75,15 +75,15 @@ def test_hidden_dropout_follows_attention_and_feed_forward():
         assert max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) > 0.05
 
 
-def test_without_dropout_training_changes_nothing():
+def test_without_dropout_training_mode_does_not_change_the_output():
     x, layer = random(2, 6, 32), RoFormerLayer(CONFIG)
-    # other forms of the same operations run in training: equal except for rounding
+    # training runs other forms of the same operations: results are equal up to rounding
     assert max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 5e-6
 
 
-@BOTH
+@EACH_VERSION
 @pytest.mark.parametrize("embedding_size", [32, 12])
-def test_embeddings_drop_in_training_alone(config, embedding_size):
+def test_embedding_dropout_is_active_only_in_training(config, embedding_size):
     config = config.replace(embedding_size=embedding_size, hidden_dropout_prob=0.4)
     layer, ids = RoFormerEmbeddings(config), np.arange(12).reshape(2, 6)
     quiet = layer(ids, np.zeros_like(ids))
@@ -91,9 +91,9 @@ def test_embeddings_drop_in_training_alone(config, embedding_size):
     assert max_difference(layer(ids, np.zeros_like(ids), training=True), quiet) > 0.05
 
 
-@BOTH
-def test_v2_drops_before_the_norm_and_v1_after_it(config):
-    """What is dropped is 0; after a norm every vector has the mean square 1."""
+@EACH_VERSION
+def test_v2_applies_dropout_before_the_norm_and_v1_after_it(config):
+    """Dropped values are 0; after a norm every vector has a mean square of 1."""
     rate = 0.4
     layer = RoFormerEmbeddings(config.replace(hidden_dropout_prob=rate))
     ids = np.arange(400).reshape(20, 20)
@@ -104,13 +104,13 @@ def test_v2_drops_before_the_norm_and_v1_after_it(config):
     assert abs(squares.mean() - (1 if config.is_v2 else 1 / (1 - rate))) < 0.1
 
 
-def test_in_a_v2_layer_the_norms_come_last():
+def test_a_v2_layer_normalizes_last():
     layer = RoFormerLayer(V2.replace(hidden_dropout_prob=0.4))
     x = ops.convert_to_numpy(layer(random(2, 6, 32), VISIBLE, training=True))
     np.testing.assert_allclose(np.square(x).mean(-1), 1.0, atol=1e-4)
 
 
-def test_v2_has_kernels_and_embeddings_alone():
+def test_v2_has_only_kernels_and_embeddings():
     embeddings = RoFormerEmbeddings(V2.replace(embedding_size=12), name="embeddings")
     embeddings.build()
     layer = RoFormerLayer(V2)
@@ -124,7 +124,7 @@ def test_v2_has_kernels_and_embeddings_alone():
 @pytest.mark.parametrize(
     ("dtype", "bound"), [("float32", 2e-6), ("bfloat16", 8e-3), ("float16", 1e-3)]
 )
-def test_the_rms_norm_is_that_of_float64(dtype, bound, epsilon):
+def test_the_rms_norm_equals_a_float64_reference(dtype, bound, epsilon):
     x = ops.cast(random(3, 5, 32) * np.float32(10) ** np.arange(-2, 3)[:, None], dtype)
     wide = ops.convert_to_numpy(ops.cast(x, "float32")).astype("float64")
     want = wide / np.sqrt(np.square(wide).mean(-1, keepdims=True) + epsilon)
@@ -134,7 +134,7 @@ def test_the_rms_norm_is_that_of_float64(dtype, bound, epsilon):
     np.testing.assert_allclose(got, want, rtol=bound, atol=1e-7)
 
 
-def test_the_rms_norm_neither_centres_nor_learns_and_gives_zeros_for_zeros():
+def test_the_rms_norm_has_no_weights_and_does_not_centre():
     layer = norm(V2.replace(layer_norm_eps=1e-6), "norm", "float32")
     constant = ops.convert_to_numpy(layer(np.full((1, 8), 3.0, "float32")))
     np.testing.assert_allclose(constant, 1.0, atol=1e-6)
@@ -145,14 +145,14 @@ def test_the_rms_norm_neither_centres_nor_learns_and_gives_zeros_for_zeros():
 
 
 def test_float16_squares_do_not_overflow():
-    x = np.full((1, 32), 300.0, "float16")  # 300² is more than float16 holds
+    x = np.full((1, 32), 300.0, "float16")  # 300² is too large for float16
     got = ops.convert_to_numpy(RMSNorm(1e-12, dtype="float16")(x))
     np.testing.assert_array_equal(got, np.ones((1, 32)))
 
 
 @pytest.mark.parametrize("layers", [1, 12])
-def test_v2_starts_by_its_width_and_depth(layers):
-    """A truncated normal of deviation (inputs × layers)^-½, after the truncation."""
+def test_v2_initialization_depends_on_width_and_depth(layers):
+    """A truncated normal with standard deviation (inputs × layers)^-½ after the truncation."""
     keras.utils.set_random_seed(0)
     config = V2.replace(
         hidden_size=64, intermediate_size=256, embedding_size=16, num_hidden_layers=layers
@@ -169,14 +169,14 @@ def test_v2_starts_by_its_width_and_depth(layers):
         assert abs(values).max() <= 2 * 1.13684723 * want * (1 + 1e-6)
 
 
-def test_kernels_start_truncated_normal_and_biases_at_zero():
+def test_kernels_are_truncated_normal_and_biases_zero():
     keras.utils.set_random_seed(0)
     layer = RoFormerLayer(CONFIG)
     layer.build()
     for weight in layer.weights:
         values = ops.convert_to_numpy(weight)
         if weight.name == "kernel":
-            assert 0.37 < values.std() < 0.5  # truncation at two deviations takes a tenth
+            assert 0.37 < values.std() < 0.5  # truncation at 2 σ reduces it by a tenth
             assert np.abs(values).max() <= 1.0
         else:
             assert (values == (1 if weight.name == "gamma" else 0)).all()
@@ -185,18 +185,18 @@ def test_kernels_start_truncated_normal_and_biases_at_zero():
 @pytest.mark.parametrize(
     ("name", "want"), [("gelu", 1.9544997), ("gelu_new", 1.9545977), ("relu", 2.0)]
 )
-def test_the_activation_is_the_one_that_is_named(name, want):
+def test_activations_have_the_named_function(name, want):
     y = activation(CONFIG.replace(hidden_act=name))(ops.convert_to_tensor([2.0, -9.0]))
     np.testing.assert_allclose(ops.convert_to_numpy(y), [want, 0.0], atol=2e-6)
 
 
-def test_a_layer_computes_in_half_precision_and_keeps_its_weights_whole():
+def test_mixed_precision_keeps_weights_in_float32():
     x = random(2, 6, 32)
     layer = RoFormerLayer(CONFIG, dtype="mixed_bfloat16")
     y = layer(x, VISIBLE)
     assert keras.backend.standardize_dtype(y.dtype) == "bfloat16"
     assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
-    whole = RoFormerLayer(CONFIG)
-    whole.build()
-    whole.set_weights(layer.get_weights())
-    assert max_difference(ops.cast(y, "float32"), whole(x, VISIBLE)) < 0.1
+    full_precision = RoFormerLayer(CONFIG)
+    full_precision.build()
+    full_precision.set_weights(layer.get_weights())
+    assert max_difference(ops.cast(y, "float32"), full_precision(x, VISIBLE)) < 0.1

@@ -1,4 +1,4 @@
-"""Models that several tests read and none changes."""
+"""Models shared by several tests, which do not change them."""
 
 from functools import cache
 
@@ -12,13 +12,13 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 
 @pytest.fixture(scope="session")
 def masked_lm(released):
-    """masked_lm("word") → the released checkpoint of that name, loaded once; not to be changed."""
+    """Return a function: masked_lm("word") → the checkpoint, loaded once (do not change)."""
     return cache(lambda name: RoFormerForMaskedLM.from_pretrained(released(name)))
 
 
 @pytest.fixture(scope="session")
 def tiny():
-    """tiny(**changes) → the config of a small model without dropout."""
+    """Return a function: tiny(**changes) → the config of a small model without dropout."""
     config = RoFormerConfig(
         vocab_size=50,
         hidden_size=32,
@@ -27,14 +27,14 @@ def tiny():
         intermediate_size=48,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.0,
-        initializer_range=0.3,  # large, so that every weight shows
+        initializer_range=0.3,  # large, so that every weight affects the output
     )
     return lambda **changes: config.replace(**changes)
 
 
 @pytest.fixture(scope="session")
 def inputs_of():
-    """inputs_of(arrays, prefix="") → what a model is called with."""
+    """Return a function: inputs_of(arrays, prefix="") → the inputs of a model."""
 
     def pick(arrays, prefix=""):
         return {key: arrays[prefix + key] for key in ("token_ids", "segment_ids")}
@@ -44,7 +44,10 @@ def inputs_of():
 
 @pytest.fixture(scope="session")
 def real_positions():
-    """real_positions(token_ids) → (B, T) bool; the first position always counts."""
+    """Return a function: real_positions(token_ids) → (B, T) bool, False at padding.
+
+    The first position always counts as real.
+    """
 
     def find(token_ids):
         real = token_ids != 0
@@ -56,5 +59,5 @@ def real_positions():
 
 @pytest.fixture(scope="session")
 def to_float64():
-    """to_float64(tensor) → NumPy, from bfloat16 too."""
+    """Return a function: to_float64(tensor) → a NumPy array, for bfloat16 as well."""
     return lambda x: ops.convert_to_numpy(x).astype(np.float64)

@@ -1,4 +1,4 @@
-"""Which tokens a model may look at, and who decides it."""
+"""Tests of attention types: what a token can attend to, and which setting decides."""
 
 import json
 
@@ -45,10 +45,10 @@ def model(request, tiny):
     position=st.integers(0, LENGTH - 1),
     step=st.integers(1, VOCABULARY - 2),
 )
-def test_another_token_changes_what_sees_it_and_not_a_bit_of_the_rest(
+def test_a_changed_token_affects_exactly_the_tokens_that_attend_to_it(
     model, to_float64, ids, position, step
 ):
-    """Segment 0 is the source; only UniLM's mask lets its tokens see each other both ways."""
+    """Segment 0 is the source; with UniLM's mask, source tokens attend in both directions."""
     segment_ids = (np.arange(LENGTH) >= SOURCE).astype("int32")[None]
     first = {"token_ids": np.array([ids], "int32"), "segment_ids": segment_ids}
     changed = first["token_ids"].copy()
@@ -58,13 +58,13 @@ def test_another_token_changes_what_sees_it_and_not_a_bit_of_the_rest(
         for token_ids in (first["token_ids"], changed)
     )
     source = model.config.attention_type == "unilm" and position < SOURCE
-    before = 0 if source else position  # how many tokens do not see the change
+    before = 0 if source else position  # number of tokens that cannot attend to the change
     np.testing.assert_array_equal(logits[:before], rest[:before])
     assert (logits[before:] != rest[before:]).any(-1).all()
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_without_a_mask_every_token_sees_the_last(tiny, to_float64):
+def test_without_a_mask_every_token_attends_to_the_last(tiny, to_float64):
     model = RoFormerForMaskedLM(tiny(num_hidden_layers=1))
     ids = np.arange(1, LENGTH + 1)[None]
     changed = np.append(ids[:, :-1], [[40]], axis=1)
@@ -83,15 +83,15 @@ def test_without_a_mask_every_token_sees_the_last(tiny, to_float64):
         (RoFormerForTokenClassification, None),
     ],
 )
-def test_the_class_decides_unless_the_config_does(cls, kind, tiny):
-    def of(model):
+def test_the_class_sets_the_default_attention_type(cls, kind, tiny):
+    def attention_types(model):
         return model.config.attention_type, getattr(model, "encoder", model).config.attention_type
 
     changes = {"num_hidden_layers": 1}
     changes |= {"num_labels": 2} if "Classification" in cls.__name__ else {}
-    assert of(cls(tiny(**changes))) == (kind, kind)
+    assert attention_types(cls(tiny(**changes))) == (kind, kind)
     for other in ("bidirectional", "causal", "unilm"):
-        assert of(cls(tiny(attention_type=other, **changes))) == (other, other)
+        assert attention_types(cls(tiny(attention_type=other, **changes))) == (other, other)
 
 
 @pytest.mark.parametrize(
@@ -100,11 +100,11 @@ def test_the_class_decides_unless_the_config_does(cls, kind, tiny):
         (RoFormerForCausalLM, "gpt_char", "causal"),
         (RoFormerForMaskedLM, "gpt_char", None),
         (RoFormerForSentenceSimilarity, "sim_char", "unilm"),
-        (RoFormerForCausalLM, "hf_word", "causal"),  # whose config has is_decoder false
-        (RoFormerForSentenceSimilarity, "word_adam", "bidirectional"),  # of its next-sentence head
+        (RoFormerForCausalLM, "hf_word", "causal"),  # its config has is_decoder false
+        (RoFormerForSentenceSimilarity, "word_adam", "bidirectional"),  # it has an NSP head
     ],
 )
-def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
+def test_attention_types_of_released_checkpoints(cls, name, kind, released, tmp_path):
     model = cls.from_pretrained(released(name))
     assert model.config.attention_type == kind
     other = cls.from_pretrained(released(name), attention_type="unilm")
@@ -118,26 +118,26 @@ def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
     [
         (RoFormerForCausalLM, None, ("RoFormerForCausalLM", "causal")),
         (RoFormerForCausalLM, "causal", ("RoFormerForCausalLM", "causal")),
-        # transformers has no such masks: with another one it would not write what this one does
+        # transformers lacks these masks and would generate other text
         (RoFormerForCausalLM, "unilm", ("RoFormerForMaskedLM", "unilm")),
         (RoFormerForCausalLM, "bidirectional", ("RoFormerForMaskedLM", "bidirectional")),
         (RoFormerForSentenceSimilarity, None, ("RoFormerForMaskedLM", "unilm")),
         (RoFormerForMaskedLM, None, ("RoFormerForMaskedLM", None)),
     ],
 )
-def test_a_folder_claims_to_write_only_with_the_mask_for_it(cls, changes, saved, tiny, tmp_path):
-    """And says where a text ends, as every program that calls `generate` needs to know."""
+def test_only_causal_models_are_saved_as_generators(cls, changes, saved, tiny, tmp_path):
+    """The saved config has the special token ids, which every program that generates text needs."""
     tokenizer = tokenizer_of()
     RoFormerForCausalLM(tiny(vocab_size=tokenizer.vocab_size)).save_pretrained(tmp_path)
     model = cls(tiny(attention_type=changes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
-    writes = saved[1] == "causal"
+    generates = saved[1] == "causal"
     assert (config["architectures"], config["attention_type"]) == ([saved[0]], saved[1])
-    assert config["is_decoder"] is writes
-    ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # lines of its vocab.txt
-    assert (ids.items() <= config.items()) is writes
-    file = tmp_path / "generation_config.json"  # not the one of what was there before
-    assert (json.loads(file.read_text()) if file.exists() else None) == (ids if writes else None)
+    assert config["is_decoder"] is generates
+    ids = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # line numbers of the vocab.txt
+    assert (ids.items() <= config.items()) is generates
+    file = tmp_path / "generation_config.json"  # a file of the previous model is removed
+    assert (json.loads(file.read_text()) if file.exists() else None) == (ids if generates else None)
     assert RoFormerEncoder.from_pretrained(tmp_path).config.attention_type == saved[1]

@@ -1,4 +1,4 @@
-"""BERT's checkpoints: read under all names they come with, and in transformers (extra [hf])."""
+"""Tests of BERT checkpoints: reading each naming scheme, and transformers (extra [hf])."""
 
 import json
 import re
@@ -34,7 +34,7 @@ BERT = {
 
 @pytest.fixture
 def bert(tiny):
-    """bert(cls, …) → a small model of ours with learned positions, weights of every sign."""
+    """Return a function: bert(cls, …) → a small model with learned positions and random weights."""
 
     def make(cls=RoFormerForMaskedLM, **options):
         keras.utils.set_random_seed(2)
@@ -46,16 +46,16 @@ def bert(tiny):
     return make
 
 
-def in_berts_names(model):
-    """Name in transformers' BERT → array, spelled out here once more."""
-    parts = {
+def named_as_in_bert(model):
+    """Return the weights by their names in transformers' BERT, by a mapping of our own."""
+    renamed = {
         "encoder/embeddings/word/embeddings": "bert.embeddings.word_embeddings.weight",
         "encoder/embeddings/segment/embeddings": "bert.embeddings.token_type_embeddings.weight",
         "encoder/embeddings/position/embeddings": "bert.embeddings.position_embeddings.weight",
         "mlm/bias": "cls.predictions.bias",
     }
     ours, theirs = r"encoder/layer_(\d+)", r"bert.encoder.layer.\1"
-    places = [
+    patterns = [
         (r"encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
         (rf"{ours}/attention/attention_output", f"{theirs}.attention.output.dense"),
         (rf"{ours}/attention/(\w+)", rf"{theirs}.attention.self.\2"),
@@ -68,32 +68,32 @@ def in_berts_names(model):
     actual = {}
     for name, variable in model.named_variables().items():
         array = ops.convert_to_numpy(variable)
-        if name in parts:
-            actual[parts[name]] = array
+        if name in renamed:
+            actual[renamed[name]] = array
             continue
-        place, kind = name.rsplit("/", 1)
-        for pattern, other in places:
-            if re.fullmatch(pattern, place):
-                place = re.sub(pattern, other, place)
+        prefix, kind = name.rsplit("/", 1)
+        for pattern, other in patterns:
+            if re.fullmatch(pattern, prefix):
+                prefix = re.sub(pattern, other, prefix)
                 break
         if kind == "kernel":  # (in, out) flat, and transposed
-            into = 32 if array.ndim == 3 else array.shape[0]
-            array = array.reshape(into, -1).T
+            inputs = 32 if array.ndim == 3 else array.shape[0]
+            array = array.reshape(inputs, -1).T
         names = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-        flat = array.reshape(-1) if kind == "bias" else array  # heads are one axis with theirs
-        actual[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
+        flat = array.reshape(-1) if kind == "bias" else array  # transformers has no axis of heads
+        actual[f"{prefix}.{names[kind]}"] = np.ascontiguousarray(flat)
     return actual
 
 
 def bare(tensors):
-    """As `BertModel.save_pretrained` writes them: no head, and no first word."""
+    """Return tensors as `BertModel.save_pretrained` writes them: without head and prefix."""
     return {
         name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")
     }
 
 
-def old(tensors):
-    """As the first PyTorch files had them: norms under TF1's names, and a buffer of positions."""
+def early_pytorch(tensors):
+    """Return tensors as in early PyTorch files: TF1's names of norms, and a buffer of positions."""
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -114,17 +114,19 @@ def folder_of(tmp_path, tensors, **config):
     return tmp_path
 
 
-@pytest.mark.parametrize("named", [dict, bare, old], ids=["whole", "bare", "old"])
+@pytest.mark.parametrize("naming", [dict, bare, early_pytorch], ids=["whole", "bare", "old"])
 @pytest.mark.parametrize("message", [{}, {"position_embedding_type": "absolute"}])
-def test_a_folder_of_transformers_bert_is_read(named, message, bert, tmp_path, to_float64, caplog):
+def test_a_bert_folder_of_transformers_is_loaded(
+    naming, message, bert, tmp_path, to_float64, caplog
+):
     model = bert()
-    folder = folder_of(tmp_path, named(in_berts_names(model)), **message)
+    folder = folder_of(tmp_path, naming(named_as_in_bert(model)), **message)
     encoder = RoFormerEncoder.from_pretrained(folder)
     assert encoder.config.position_embedding_type == "learned"
     assert encoder.config.attention_type == "bidirectional"
     want = to_float64(model.encoder(INPUTS))
     np.testing.assert_array_equal(to_float64(encoder(INPUTS)), want)
-    if named is not bare:
+    if naming is not bare:
         again = RoFormerForMaskedLM.from_pretrained(folder)
         np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
     else:
@@ -136,22 +138,22 @@ def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_fl
     arrays = {
         name: ops.convert_to_numpy(variable) for name, variable in model.named_variables().items()
     }
-    zipped = tmp_path / "chinese_L-2_H-32_A-4.zip"
-    tf1.write(zipped, model.config, arrays)
-    with zipfile.ZipFile(zipped) as archive:
+    archive_path = tmp_path / "chinese_L-2_H-32_A-4.zip"
+    tf1.write(archive_path, model.config, arrays)
+    with zipfile.ZipFile(archive_path) as archive:
         archive.extractall(tmp_path)
-    folder = tmp_path / zipped.stem
-    (folder / "bert_config.json").write_text(json.dumps(BERT))  # which says nothing of positions
+    folder = tmp_path / archive_path.stem
+    (folder / "bert_config.json").write_text(json.dumps(BERT))  # without a position type
     again = RoFormerForMaskedLM.from_pretrained(folder)
     assert again.config.position_embedding_type == "learned"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
-    # another form begins with its other weights; so does a RoFormer that its name calls one
-    for source, chosen in [
+    # With another position type, the other weights are loaded. A folder named roformer is rotary.
+    for source, options in [
         (folder, {"position_embedding_type": "rotary"}),
         (tmp_path / "chinese_roformer_L-2", {}),
     ]:
         source = source if source.exists() else folder.rename(source)
-        encoder = RoFormerEncoder.from_pretrained(source, **chosen)
+        encoder = RoFormerEncoder.from_pretrained(source, **options)
         assert encoder.config.position_embedding_type == "rotary"
         want = RoFormerEncoder(model.config.replace(position_embedding_type="rotary"))
         for name, variable in want.named_variables().items():
@@ -159,14 +161,14 @@ def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_fl
         np.testing.assert_array_equal(to_float64(encoder(INPUTS)), to_float64(want(INPUTS)))
 
 
-def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_float64):
-    folder = folder_of(tmp_path, in_berts_names(bert()))
+def test_another_position_type_is_saved(bert, tmp_path, to_float64):
+    folder = folder_of(tmp_path, named_as_in_bert(bert()))
     model = RoFormerForMaskedLM.from_pretrained(folder, position_embedding_type="rotary")
     model.save_pretrained(tmp_path / "again")
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "again")
     assert again.config.position_embedding_type == "rotary"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
-    result = type(model).from_config(model.get_config())  # as Keras makes it anew
+    result = type(model).from_config(model.get_config())  # as Keras recreates it
     assert result.config == model.config
 
 
@@ -182,7 +184,7 @@ def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_fl
         (RoFormerForMaskedLM, {"embedding_size": 16}, "roformer_tf", None),
     ],
 )
-def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture, bert, tmp_path):
+def test_a_model_is_saved_as_bert_if_compatible(cls, options, kind, architecture, bert, tmp_path):
     bert(cls, **options).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == kind
@@ -192,20 +194,20 @@ def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture,
     assert not any("embed_positions" in name for name in names)
     if kind == "bert":
         assert written["architectures"] == [architecture]
-        assert written["position_embedding_type"] == "absolute"  # or theirs adds no positions
+        assert written["position_embedding_type"] == "absolute"  # or transformers adds none
         assert "rotary_value" not in written
     again = cls.from_pretrained(tmp_path)
     assert again.config.position_embedding_type == "learned"
 
 
-def test_rows_longer_than_the_table_are_refused(bert):
+def test_sequences_longer_than_the_table_are_refused(bert):
     with pytest.raises(InputError, match="sequences have 41 tokens, but the model has learned 40"):
         bert()({"token_ids": np.ones((1, 41), "int32")})
 
 
 @pytest.mark.hf
 @pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
-def test_hidden_states_are_those_of_transformers(
+def test_hidden_states_equal_transformers(
     name, tmp_path, to_float64, transformers, record_property
 ):
     import torch
@@ -217,22 +219,26 @@ def test_hidden_states_are_those_of_transformers(
     theirs.save_pretrained(tmp_path / "theirs")
     want = states(theirs, INPUTS)
     ours = RoFormerEncoder.from_pretrained(tmp_path / "theirs")
-    actual = compared(ours.hidden_states(INPUTS), want, to_float64)
+    actual = max_difference(ours.hidden_states(INPUTS), want, to_float64)
     record_property("difference", (name, "hidden states", float(actual), 1e-5))
     assert actual <= 1e-5
-    # and back again, with nothing missing but what ours has no weights of
+    # Saved and loaded by transformers, only weights that our model does not have are missing.
     ours.save_pretrained(tmp_path / "ours")
-    back, report = transformers.BertModel.from_pretrained(
+    reloaded, report = transformers.BertModel.from_pretrained(
         tmp_path / "ours", output_loading_info=True
     )
     assert {x for x in report["missing_keys"] if not x.startswith("pooler")} == set()
     assert not report["unexpected_keys"]
-    again = compared([torch.tensor(x) for x in states(back.eval(), INPUTS)], want, to_float64)
+    again = max_difference(
+        [torch.tensor(x) for x in states(reloaded.eval(), INPUTS)], want, to_float64
+    )
     assert again <= 1e-6
 
 
 @pytest.mark.hf
-def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, transformers):
+def test_transformers_loads_saved_models_with_equal_logits(
+    bert, tmp_path, to_float64, transformers
+):
     import torch
 
     model = bert()
@@ -251,7 +257,7 @@ def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, 
 
 
 def arguments(inputs):
-    """What a model of transformers is called with."""
+    """Return the arguments of a call of a transformers model."""
     import torch
 
     return {
@@ -262,7 +268,7 @@ def arguments(inputs):
 
 
 def states(model, inputs):
-    """Every hidden state by transformers: a list of (B, T, H)."""
+    """Return every hidden state of a transformers model: a list of (B, T, H)."""
     import torch
 
     with torch.no_grad():
@@ -270,6 +276,6 @@ def states(model, inputs):
     return [state.numpy() for state in actual]
 
 
-def compared(ours, theirs, to_float64):
+def max_difference(ours, theirs, to_float64):
     pairs = zip(ours, theirs, strict=True)
-    return max(np.abs(to_float64(mine) - other)[REAL].max() for mine, other in pairs)
+    return max(np.abs(to_float64(ours_state) - other)[REAL].max() for ours_state, other in pairs)

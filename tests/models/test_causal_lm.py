@@ -1,4 +1,4 @@
-"""The losses of a language model that reads from left to right."""
+"""Tests of the losses of a causal language model."""
 
 import keras
 import numpy as np
@@ -22,13 +22,13 @@ def model(request, tiny):
 
 
 def texts(*sizes, seed=0):
-    """Token ids of texts, none of them padding."""
+    """Return random token ids of texts, without padding."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, VOCABULARY, size).astype("int32") for size in sizes]
 
 
-def row_of(documents, length):
-    """One packed row, its labels the next tokens of each document, and where they count."""
+def packed_inputs(documents, length):
+    """Pack documents into one sequence; the labels are the next tokens within each document."""
     tokens, sequences, labels = (np.zeros((1, length), "int32") for _ in range(3))
     start = 0
     for number, ids in enumerate(documents, start=1):
@@ -44,26 +44,26 @@ def losses_of(model, inputs, training=False):
 
 
 def reference(model, inputs):
-    """−log softmax at the labels, from the logits in float64."""
+    """Return −log softmax at the labels, from the logits in float64."""
     arguments = {key: x for key, x in inputs.items() if key != "labels"}
     logits = ops.convert_to_numpy(model(arguments)).astype("float64")
     shifted = logits - logits.max(-1, keepdims=True)
-    own = np.take_along_axis(shifted, inputs["labels"][..., None], -1)[..., 0]
-    return np.log(np.exp(shifted).sum(-1)) - own
+    at_labels = np.take_along_axis(shifted, inputs["labels"][..., None], -1)[..., 0]
+    return np.log(np.exp(shifted).sum(-1)) - at_labels
 
 
-def test_given_labels_it_gives_the_loss_of_each(model):
-    inputs = row_of(texts(6, 5), 14)
+def test_with_labels_the_model_returns_token_losses(model):
+    inputs = packed_inputs(texts(6, 5), 14)
     arguments = model(inputs)
     assert arguments.shape == (1, 14)
     assert keras.backend.standardize_dtype(arguments.dtype) == "float32"
     np.testing.assert_allclose(losses_of(model, inputs), reference(model, inputs), rtol=1e-5)
 
 
-def test_it_is_float32_and_near_in_bfloat16_too(tiny):
+def test_losses_of_a_bfloat16_model_are_float32(tiny):
     keras.utils.set_random_seed(0)
     model = RoFormerForCausalLM(tiny(initializer_range=0.1), dtype="mixed_bfloat16")
-    inputs = row_of(texts(6, 5), 14)
+    inputs = packed_inputs(texts(6, 5), 14)
     arguments = model(inputs)
     assert keras.backend.standardize_dtype(arguments.dtype) == "float32"
     np.testing.assert_allclose(
@@ -71,50 +71,50 @@ def test_it_is_float32_and_near_in_bfloat16_too(tiny):
     )
 
 
-def test_losses_in_a_packed_row_are_those_of_each_document_alone(model):
+def test_losses_of_packed_documents_equal_those_of_each_document_alone(model):
     documents = texts(7, 2, 9, 5)
-    packed = losses_of(model, row_of(documents, 24))[0]
+    packed = losses_of(model, packed_inputs(documents, 24))[0]
     start = 0
     for ids in documents:
-        alone = losses_of(model, row_of([ids], len(ids)))[0]
+        alone = losses_of(model, packed_inputs([ids], len(ids)))[0]
         output = slice(start, start + len(ids) - 1)
         np.testing.assert_allclose(packed[output], alone[:-1], rtol=2e-5, atol=2e-5)
         start += len(ids)
 
 
-def test_another_neighbour_changes_no_loss_by_a_bit(model):
+def test_another_neighbouring_document_does_not_change_losses(model):
     first, *rest = texts(7, 6, 8)
-    item = losses_of(model, row_of([first, *rest], 24))[0]
-    two = losses_of(model, row_of([first, *texts(9, 4, seed=5)], 24))[0]
-    np.testing.assert_array_equal(item[:6], two[:6])
-    assert (item[7:12] != two[7:12]).all()
+    original = losses_of(model, packed_inputs([first, *rest], 24))[0]
+    replaced = losses_of(model, packed_inputs([first, *texts(9, 4, seed=5)], 24))[0]
+    np.testing.assert_array_equal(original[:6], replaced[:6])
+    assert (original[7:12] != replaced[7:12]).all()
 
 
-@pytest.mark.parametrize("place", [1, 5, 10])
-def test_no_loss_knows_the_token_that_it_is_about_or_a_later_one(model, place):
-    """The labels stay, and a token changes: predictions before it are exactly the same."""
-    inputs = row_of(texts(11), 12)
+@pytest.mark.parametrize("position", [1, 5, 10])
+def test_losses_do_not_depend_on_the_predicted_or_later_tokens(model, position):
+    """Changing a token must not change predictions of the tokens up to it by a single bit."""
+    inputs = packed_inputs(texts(11), 12)
     changed = {**inputs, "token_ids": inputs["token_ids"].copy()}
-    changed["token_ids"][0, place] = inputs["token_ids"][0, place] % (VOCABULARY - 1) + 1
+    changed["token_ids"][0, position] = inputs["token_ids"][0, position] % (VOCABULARY - 1) + 1
     before, after = losses_of(model, inputs)[0], losses_of(model, changed)[0]
-    np.testing.assert_array_equal(before[:place], after[:place])
-    assert (before[place:10] != after[place:10]).all()
+    np.testing.assert_array_equal(before[:position], after[:position])
+    assert (before[position:10] != after[position:10]).all()
 
 
 def trained(rematerialize, config):
-    """Two steps of gradient descent on packed rows: losses, and all weights."""
+    """Train two steps of gradient descent on a packed sequence; return losses and all weights."""
     keras.utils.set_random_seed(1)
     model = RoFormerForCausalLM(config)
     model.encoder.rematerialize = rematerialize
     model.compile(keras.optimizers.SGD(0.5), MaskedTokenLoss(), jit_compile=True)
-    inputs = row_of(texts(7, 9), 20)  # no multiple of the chunks
+    inputs = packed_inputs(texts(7, 9), 20)  # not a multiple of the chunk size
     weights = (inputs["labels"] != 0).astype("float32")
     losses = [model.train_on_batch(inputs, inputs["labels"], weights) for _ in range(2)]
     return np.array(losses), [ops.convert_to_numpy(v) for v in model.trainable_variables]
 
 
 @pytest.mark.slow
-def test_rematerialising_in_chunks_trains_the_same_weights(tiny):
+def test_rematerialization_in_chunks_trains_the_same_weights(tiny):
     config = tiny(initializer_range=0.05, num_hidden_layers=1)
     losses, weights = trained(False, config)
     again, recomputed = trained(True, config)

@@ -1,4 +1,4 @@
-"""The classification heads against NumPy, and where their labels come from."""
+"""Tests of classification heads against NumPy, and of their number of labels."""
 
 import logging
 
@@ -12,7 +12,7 @@ from roformer_tf.models.heads import (
     RoFormerForTokenClassification,
 )
 
-BOTH = pytest.mark.parametrize(
+EACH_HEAD = pytest.mark.parametrize(
     ("cls", "part"),
     [
         (RoFormerForSequenceClassification, "classifier"),
@@ -23,17 +23,17 @@ INPUTS = {"token_ids": np.array([[2, 9, 8, 7, 3], [2, 6, 3, 0, 0]], "int32")}
 
 
 def weights(model, part):
-    """Kernel and bias of a dense layer, float64."""
+    """Return kernel and bias of a dense layer in float64."""
     variables = model.named_variables()
-    return (np.asarray(variables[f"{part}/{of}"], "float64") for of in ("kernel", "bias"))
+    return (np.asarray(variables[f"{part}/{suffix}"], "float64") for suffix in ("kernel", "bias"))
 
 
 @pytest.mark.parametrize("act", ["gelu_new", "relu"])
-def test_the_head_on_the_first_token_is_transformers(act, tiny, to_float64):
+def test_the_head_on_cls_equals_transformers(act, tiny, to_float64):
     model = RoFormerForSequenceClassification(tiny(hidden_act=act), num_labels=3)
     hidden = to_float64(model.encoder(INPUTS))
     (kernel, bias), (last, offset) = (
-        weights(model, f"classifier/{of}") for of in ("dense", "out_proj")
+        weights(model, f"classifier/{suffix}") for suffix in ("dense", "out_proj")
     )
     x = hidden[:, 0] @ kernel + bias
     cubic = 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
@@ -42,22 +42,22 @@ def test_the_head_on_the_first_token_is_transformers(act, tiny, to_float64):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "counted"),
+    ("inputs", "mask"),
     [
         (INPUTS, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
         ({**INPUTS, "sequence_ids": np.array([[1, 1, 0, 0, 0]] * 2)}, [[1, 1, 0, 0, 0]] * 2),
     ],
 )
-def test_the_head_on_the_mean_leaves_padding_out(inputs, counted, tiny, to_float64):
+def test_the_head_on_the_mean_ignores_padding(inputs, mask, tiny, to_float64):
     model = RoFormerForSequenceClassification(tiny(), num_labels=3, pooling="mean")
     assert "classifier/dense/kernel" not in model.named_variables()
-    hidden, real = to_float64(model.encoder(inputs)), np.array(counted, bool)
+    hidden, real = to_float64(model.encoder(inputs)), np.array(mask, bool)
     mean = np.stack([row[r].mean(0) for row, r in zip(hidden, real, strict=True)])
     kernel, bias = weights(model, "classifier/out_proj")
     np.testing.assert_allclose(to_float64(model(inputs)), mean @ kernel + bias, atol=1e-5)
 
 
-def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
+def test_the_head_on_every_token_is_a_dense_layer(tiny, to_float64):
     model = RoFormerForTokenClassification(tiny(), num_labels=4)
     kernel, bias = weights(model, "token_classifier")
     want = to_float64(model.encoder(INPUTS)) @ kernel + bias
@@ -73,8 +73,8 @@ def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
     ],
 )
 @pytest.mark.slow
-def test_a_head_drops_as_often_as_the_config_says(cls, pooling, times, tiny, to_float64):
-    """Hidden states of 1, and kernels that leave them alone: a logit is 0 where one was dropped."""
+def test_the_dropout_of_a_head_has_the_configured_rate(cls, pooling, times, tiny, to_float64):
+    """With hidden states of 1 and identity kernels, dropped values give logits of 0."""
     rate, size = 0.4, 32
     config = tiny(hidden_dropout_prob=rate, hidden_act="relu", num_labels=size, pooling=pooling)
     model = cls(config)
@@ -84,21 +84,23 @@ def test_a_head_drops_as_often_as_the_config_says(cls, pooling, times, tiny, to_
         elif not name.startswith("encoder/"):
             variable.assign(np.eye(size) if name.endswith("kernel") else np.zeros(size))
     ids = {"token_ids": np.random.default_rng(0).integers(1, 50, (60, 5)).astype("int32")}
-    kept = (1 - rate) ** times
+    keep_rate = (1 - rate) ** times
     logits = to_float64(model(ids, training=True))
-    assert abs((logits != 0).mean() - kept) < 0.05
-    np.testing.assert_allclose(logits[logits != 0], 1 / kept, rtol=1e-5)
+    assert abs((logits != 0).mean() - keep_rate) < 0.05
+    np.testing.assert_allclose(logits[logits != 0], 1 / keep_rate, rtol=1e-5)
     np.testing.assert_allclose(to_float64(model(ids)), 1, rtol=1e-5)
 
 
-def test_a_row_of_padding_gives_numbers(tiny, to_float64):
+def test_a_sequence_of_padding_gives_finite_logits(tiny, to_float64):
     nothing = {"token_ids": np.zeros((1, 4), "int32"), "sequence_ids": np.zeros((1, 4), "int32")}
     model = RoFormerForSequenceClassification(tiny(), num_labels=2, pooling="mean")
     assert np.isfinite(to_float64(model(nothing))).all()
 
 
-@BOTH
-def test_labels_are_given_or_read_and_else_asked_for(cls, part, tiny, released, tmp_path, caplog):
+@EACH_HEAD
+def test_num_labels_is_required_unless_the_checkpoint_has_it(
+    cls, part, tiny, released, tmp_path, caplog
+):
     with pytest.raises(InputError, match=r"no classification head.* Give num_labels"):
         cls(tiny())
     with pytest.raises(InputError, match=r"no classification head.* Give num_labels"):
@@ -111,15 +113,15 @@ def test_labels_are_given_or_read_and_else_asked_for(cls, part, tiny, released, 
     assert cls.from_pretrained(tmp_path).config.num_labels == 5
 
 
-@BOTH
-def test_another_number_of_labels_than_the_files_is_refused(cls, part, tiny, tmp_path):
+@EACH_HEAD
+def test_a_num_labels_that_differs_from_the_checkpoint_is_refused(cls, part, tiny, tmp_path):
     cls(tiny(), num_labels=3).save_pretrained(tmp_path)
     message = r"classifier\S* has the shape \(3(, 32)?,?\), but its config requires \(5"
     with pytest.raises(InputError, match=message):
         cls.from_pretrained(tmp_path, num_labels=5)
 
 
-def test_the_head_of_another_task_is_left_and_named(tiny, tmp_path, caplog):
+def test_the_head_of_another_task_is_skipped_with_a_warning(tiny, tmp_path, caplog):
     RoFormerForTokenClassification(tiny(), num_labels=3).save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         model = RoFormerForSequenceClassification.from_pretrained(tmp_path)
@@ -132,16 +134,16 @@ def test_the_head_of_another_task_is_left_and_named(tiny, tmp_path, caplog):
     assert "token_classifier left unused by RoFormerEncoder" in caplog.text
 
 
-def test_the_pooling_is_kept_and_another_one_is_no_silent_change(tiny, tmp_path, caplog):
-    of_mean = RoFormerForSequenceClassification(tiny(), num_labels=3, pooling="mean")
-    of_mean.save_pretrained(tmp_path / "mean")
+def test_the_pooling_is_saved_and_a_change_is_reported(tiny, tmp_path, caplog):
+    mean_model = RoFormerForSequenceClassification(tiny(), num_labels=3, pooling="mean")
+    mean_model.save_pretrained(tmp_path / "mean")
     again = RoFormerForSequenceClassification.from_pretrained(tmp_path / "mean")
     assert again.config.pooling == "mean"
     with pytest.raises(InputError, match="lacks 2 weights, such as classifier/dense/kernel"):
         RoFormerForSequenceClassification.from_pretrained(tmp_path / "mean", pooling="cls")
-    of_first = RoFormerForSequenceClassification(tiny(), num_labels=3)
-    of_first.save_pretrained(tmp_path / "cls")
+    cls_model = RoFormerForSequenceClassification(tiny(), num_labels=3)
+    cls_model.save_pretrained(tmp_path / "cls")
     with caplog.at_level(logging.WARNING):
         RoFormerForSequenceClassification.from_pretrained(tmp_path / "cls", pooling="mean")
-    left = "classifier/dense/bias, classifier/dense/kernel left unused by"
-    assert left in caplog.text
+    message = "classifier/dense/bias, classifier/dense/kernel left unused by"
+    assert message in caplog.text

@@ -1,4 +1,4 @@
-"""RoFormerEncoder as a Keras model. What was recorded of it is in test_families.py."""
+"""Tests of RoFormerEncoder as a Keras model. Its recorded outputs are in test_families.py."""
 
 import contextlib
 import io
@@ -10,7 +10,9 @@ import pytest
 from roformer_tf.models.encoder import RoFormerEncoder
 
 
-def test_an_encoder_is_loaded_alone(released, masked_lm, recorded, inputs_of, caplog, to_float64):
+def test_an_encoder_is_loaded_without_its_head(
+    released, masked_lm, recorded, inputs_of, caplog, to_float64
+):
     encoder = RoFormerEncoder.from_pretrained(released("char"))
     assert "mlm left unused by RoFormerEncoder" in caplog.text
     inputs = inputs_of(recorded("char"))
@@ -19,7 +21,7 @@ def test_an_encoder_is_loaded_alone(released, masked_lm, recorded, inputs_of, ca
     )
 
 
-def test_segments_default_to_zero_and_integers_may_be_of_any_width(masked_lm, recorded, to_float64):
+def test_segments_default_to_zero_and_integers_may_have_any_width(masked_lm, recorded, to_float64):
     ids, encoder = recorded("word")["token_ids"], masked_lm("word").encoder
     want = to_float64(encoder({"token_ids": ids, "segment_ids": np.zeros_like(ids)}))
     np.testing.assert_array_equal(to_float64(encoder({"token_ids": ids})), want)
@@ -29,7 +31,7 @@ def test_segments_default_to_zero_and_integers_may_be_of_any_width(masked_lm, re
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_dropout_is_on_in_training_alone(tiny, to_float64):
+def test_dropout_is_active_only_in_training(tiny, to_float64):
     inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
     for rate in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
         encoder = RoFormerEncoder(tiny(**{rate: 0.3}))
@@ -39,7 +41,7 @@ def test_dropout_is_on_in_training_alone(tiny, to_float64):
 
 
 def functional_model(config, length=None, name="encoder"):
-    """A classifier of rows around an encoder, as a user would write it."""
+    """Return a sequence classifier around an encoder, as users write it."""
     inputs = {
         name: keras.Input((length,), dtype="int32", name=name)
         for name in ("token_ids", "segment_ids", "sequence_ids")
@@ -53,10 +55,8 @@ def functional_model(config, length=None, name="encoder"):
 @pytest.mark.parametrize("length", [None, 6])
 @pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
 @pytest.mark.slow
-def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
-    changes, length, tiny, tmp_path, request
-):
-    if length:  # one of them is traced
+def test_a_functional_model_is_trained_saved_and_loaded(changes, length, tiny, tmp_path, request):
+    if length:  # one of the cases is traced
         request.getfixturevalue("eager_steps")
     config = tiny(num_hidden_layers=1, **changes)
     model = functional_model(config, length)
@@ -70,10 +70,10 @@ def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(inputs, rng.integers(0, 3, 4), verbose=0)
     after = model.get_layer("encoder").get_weights()
-    assert all((a != b).any() for a, b in zip(after, before, strict=True))  # every weight learns
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
+    assert all((a != b).any() for a, b in zip(after, before, strict=True))  # all are trained
+    with contextlib.redirect_stdout(io.StringIO()) as printed:
         model.summary(expand_nested=True)
-    assert "RoFormerEncoder" in shown.getvalue()
+    assert "RoFormerEncoder" in printed.getvalue()
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert loaded.get_layer("encoder").config == config
@@ -82,9 +82,7 @@ def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     )
 
 
-def test_an_encoder_inside_another_model_is_still_saved_for_from_pretrained(
-    tiny, tmp_path, to_float64
-):
+def test_an_encoder_within_another_model_supports_save_pretrained(tiny, tmp_path, to_float64):
     encoder = functional_model(tiny(), name="left").get_layer("left")
     encoder.save_pretrained(tmp_path)
     inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}

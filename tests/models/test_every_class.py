@@ -1,4 +1,4 @@
-"""What all models do alike, of RoFormer and of RoFormerV2: train, be saved, be loaded, be part."""
+"""Tests that hold for all model classes, RoFormer and RoFormerV2: training, saving, composition."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.training.optimizers import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
-CLASSES = {  # and the shape of what each gives, by its axes
+CLASSES = {  # each with the axes of its output
     "encoder": (RoFormerEncoder, {}, "BTH"),
     "masked_lm": (RoFormerForMaskedLM, {}, "BTV"),
     "causal_lm": (RoFormerForCausalLM, {}, "BTV"),
@@ -36,7 +36,7 @@ CLASSES = {  # and the shape of what each gives, by its axes
 SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3, "P": 2 * (64 + 3)}
 VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
 
-# Traced anew, a call costs ten; tests/models/test_eager_calls.py is about traces.
+# Tracing takes as long as ten calls; tests/models/test_eager_calls.py tests traced calls.
 untraced = pytest.mark.usefixtures("eager_steps")
 every_class = pytest.mark.parametrize("name", CLASSES)
 both_versions = pytest.mark.parametrize("version", VERSIONS)
@@ -44,7 +44,7 @@ both_versions = pytest.mark.parametrize("version", VERSIONS)
 
 @pytest.fixture
 def make(tiny):
-    """make("encoder", "v2", **changes of the config) → a new model; dtype goes to the class."""
+    """Return a function: make("encoder", "v2", **config_changes) → a new model."""
 
     def new(name, version, dtype=None, **changes):
         keras.utils.set_random_seed(1)
@@ -56,7 +56,7 @@ def make(tiny):
 
 @pytest.fixture(scope="module")
 def inputs():
-    """Rows of two segments; the last has padding."""
+    """Return sequences of two segments; the last one has padding."""
     token_ids = np.random.default_rng(0).integers(1, SIZES["V"], (SIZES["B"], SIZES["T"]))
     token_ids[-1, 4:] = 0
     segment_ids = np.repeat([[0, 0, 0, 1, 1, 1]], SIZES["B"], 0)
@@ -64,7 +64,7 @@ def inputs():
 
 
 def flat(outputs):
-    """Outputs as NumPy by name."""
+    """Return outputs as NumPy arrays by name."""
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
     return {name: ops.convert_to_numpy(ops.cast(x, "float32")) for name, x in outputs.items()}
 
@@ -77,7 +77,7 @@ def assert_equal(first, second):
 
 
 def shapes(name):
-    """What a class gives, by name → shape."""
+    """Return the shape of each output of a class, by name."""
     axes = CLASSES[name][2]
     axes = axes if isinstance(axes, dict) else {"": axes}
     return {key: tuple(SIZES[axis] for axis in letters) for key, letters in axes.items()}
@@ -89,7 +89,7 @@ def shapes(name):
 )
 @both_versions
 @every_class
-def test_it_gives_what_it_promises(name, version, make, inputs):
+def test_outputs_have_the_expected_shapes(name, version, make, inputs):
     outputs = flat(make(name, version, num_hidden_layers=1)(inputs))
     assert {key: value.shape for key, value in outputs.items()} == shapes(name)
     assert all(np.isfinite(value).all() for value in outputs.values())
@@ -98,11 +98,11 @@ def test_it_gives_what_it_promises(name, version, make, inputs):
 @pytest.mark.quick_cases("*-mixed_bfloat16", "encoder-float64", "masked_lm-float16")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
-def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
+def test_logits_are_float32_for_every_dtype(name, dtype, make, inputs):
     model = make(name, "v2", dtype, num_hidden_layers=1)
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
-    on_jax = keras.backend.backend() == "jax"  # which has float64 only if enabled
+    on_jax = keras.backend.backend() == "jax"  # JAX has float64 only if enabled
     want = model.compute_dtype if name == "encoder" else "float32"
     want = "float32" if on_jax and want == "float64" else want
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
@@ -118,22 +118,22 @@ def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
 )
 @both_versions
 @every_class
-def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_path, caplog):
+def test_a_saved_and_loaded_model_is_equal(name, version, make, inputs, tmp_path, caplog):
     model = make(name, version, rotary_style="half")
     model.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         again = type(model).from_pretrained(tmp_path)
-    assert caplog.text == ""  # nothing new, nothing left over
-    assert again.config.replace(unknown={}) == model.config  # transformers' own words are kept
+    assert caplog.text == ""  # no new and no unused weights
+    assert again.config.replace(unknown={}) == model.config  # it keeps transformers' keys as well
     for mine, other in zip(model.weights, again.weights, strict=True):
         assert mine.path == other.path
         np.testing.assert_array_equal(*map(ops.convert_to_numpy, (mine, other)))
     assert_equal(again(inputs), model(inputs))
 
 
-@pytest.mark.quick_cases("causal_lm", "similarity", "of_tokens")  # masked_lm: see there
+@pytest.mark.quick_cases("causal_lm", "similarity", "of_tokens")  # masked_lm: test_masked_lm.py
 @every_class
-def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
+def test_a_model_is_recreated_from_a_keras_file_and_its_config(name, make, inputs, tmp_path):
     model = make(name, "v2", num_hidden_layers=1)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
@@ -146,7 +146,7 @@ def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, 
 
 
 def compiled(model, name, **arguments):
-    """The model ready for `fit`, and targets."""
+    """Compile the model and return targets for `fit`."""
     scores = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     losses = {"encoder": "mse", "similarity": {"embedding": "mse", "logits": scores}}
     model.compile(keras.optimizers.SGD(0.01), losses.get(name, scores), **arguments)
@@ -165,13 +165,13 @@ def compiled(model, name, **arguments):
 @pytest.mark.parametrize(
     ("version", "jit"),
     [
-        ("v2", False),  # RoFormer's layers learn in many other tests
+        ("v2", False),  # many other tests train RoFormer (v1)
         pytest.param("v1", True, marks=pytest.mark.slow),
         pytest.param("v2", True, marks=pytest.mark.slow),
     ],
 )
 @every_class
-def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inputs):
+def test_training_changes_every_weight(name, version, jit, make, inputs):
     model = make(name, version, num_hidden_layers=1)
     targets = compiled(model, name, jit_compile=jit)
     before = model.get_weights()
@@ -190,7 +190,7 @@ with_float64 = pytest.mark.skipif(
 @pytest.mark.slow
 @with_float64
 @pytest.mark.usefixtures("eager_steps")
-def test_in_float64_fine_tuning_learns(make, inputs):
+def test_float64_finetuning_reduces_the_loss(make, inputs):
     model = make("of_first", "v1", "float64", num_hidden_layers=1, hidden_dropout_prob=0.1)
     config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
     targets = compiled(model, "of_first")
@@ -204,7 +204,7 @@ def test_in_float64_fine_tuning_learns(make, inputs):
 
 @pytest.mark.slow
 @with_float64
-def test_in_float64_pretraining_learns_and_its_losses_are_float32(make, inputs):
+def test_float64_pretraining_reduces_the_loss_in_float32(make, inputs):
     masked = {"masked_positions": np.array([[1, 4]] * SIZES["B"], "int32")}
     masked["labels"] = np.take_along_axis(inputs["token_ids"], masked["masked_positions"], 1)
     weights = np.ones(masked["labels"].shape, "float32")
@@ -238,16 +238,16 @@ def relative(got, want):
 )
 @pytest.mark.usefixtures("quantizing", "eager_steps")
 @pytest.mark.slow
-def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, tmp_path):
+def test_quantization_changes_outputs_little(name, mode, bound, make, inputs, tmp_path):
     model = make(name, "v1", num_hidden_layers=1)
-    needed = inputs
+    model_inputs = inputs
     if name == "masked_lm":
-        needed = inputs | {"masked_positions": np.array([[0, 3]] * SIZES["B"], "int32")}
-    before = flat(model(needed))[""]
+        model_inputs = inputs | {"masked_positions": np.array([[0, 3]] * SIZES["B"], "int32")}
+    before = flat(model(model_inputs))[""]
     kernels = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
     model.quantize(mode)
-    assert {layer.quantization_mode for layer in kernels} == {mode}  # ours are no less than Keras'
-    after = flat(model(needed))[""]
+    assert {layer.quantization_mode for layer in kernels} == {mode}  # also our subclasses of Dense
+    after = flat(model(model_inputs))[""]
     assert 0 < relative(after, before) < bound
     with pytest.raises(InputError, match=r"the model is quantized.* Save before `quantize`"):
         model.save_pretrained(tmp_path / "model")
@@ -260,7 +260,9 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]
 )
 @pytest.mark.slow
-def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path, eagerly):
+def test_a_model_is_exported_with_the_inputs_of_its_last_call(
+    name, after, make, inputs, tmp_path, eagerly
+):
     import tensorflow as tf
 
     model = make(name, "v1", num_hidden_layers=1)
@@ -280,23 +282,23 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
         model.predict(arguments, verbose=0)
     model.export(tmp_path / "exported", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "exported")
-    for rows in (arguments, {key: x[:1] for key, x in arguments.items()}):
-        want = ops.convert_to_numpy(model(rows))
-        np.testing.assert_allclose(loaded.serve(rows).numpy(), want, rtol=0, atol=1e-5)
+    for batch in (arguments, {key: x[:1] for key, x in arguments.items()}):
+        want = ops.convert_to_numpy(model(batch))
+        np.testing.assert_allclose(loaded.serve(batch).numpy(), want, rtol=0, atol=1e-5)
 
 
 @untraced
-@pytest.mark.quick_cases("similarity", "of_tokens")  # encoder and masked_lm: see there
+@pytest.mark.quick_cases("similarity", "of_tokens")  # other files test encoder and masked_lm
 @every_class
-def test_it_is_part_of_a_functional_model(name, make, inputs):
+def test_a_model_is_part_of_a_functional_model(name, make, inputs):
     model = make(name, "v1", num_hidden_layers=1)
     arguments = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
     outputs = model(arguments)
-    whole = keras.Model(arguments, outputs)
+    functional = keras.Model(arguments, outputs)
     for key, output in (outputs if isinstance(outputs, dict) else {"": outputs}).items():
         assert output.shape[-1] == shapes(name)[key][-1]
         assert keras.backend.standardize_dtype(output.dtype) == "float32"
-    got, want = flat(whole.predict(inputs, verbose=0)), flat(model(inputs))
+    got, want = flat(functional.predict(inputs, verbose=0)), flat(model(inputs))
     for key in want:
         np.testing.assert_allclose(got[key], want[key], rtol=0, atol=1e-5)
 
@@ -311,9 +313,9 @@ def test_it_is_part_of_a_functional_model(name, make, inputs):
 )
 @both_versions
 @every_class
-def test_dropout_is_on_in_training_alone(name, version, make, inputs):
+def test_dropout_is_active_only_in_training(name, version, make, inputs):
     model = make(name, version, num_hidden_layers=1, hidden_dropout_prob=0.3)
-    model(inputs)  # the first call of all is untraced, and rounds otherwise
+    model(inputs)  # the first call is not traced and rounds differently
     quiet, trained = flat(model(inputs, training=False)), flat(model(inputs, training=True))
     assert_equal(model(inputs), quiet)
     for key in quiet:
@@ -331,7 +333,7 @@ def test_dropout_is_on_in_training_alone(name, version, make, inputs):
         ("of_tokens", "v1", True),
     ],
 )
-def test_heads_drop_too_but_that_of_roformer(name, version, drops, make, inputs):
+def test_heads_have_dropout_except_that_of_roformer_v1(name, version, drops, make, inputs):
     model = make(name, version, num_hidden_layers=1, hidden_dropout_prob=0.3)
     model.encoder.embeddings.drop.rate = 0.0
     for layer in model.encoder.layer_stack:
@@ -341,7 +343,7 @@ def test_heads_drop_too_but_that_of_roformer(name, version, drops, make, inputs)
 
 
 @pytest.mark.parametrize("name", ["masked_lm", "causal_lm", "similarity"])
-def test_a_v2_whose_hidden_states_are_no_embeddings_cannot_score_words(name, make, inputs):
+def test_v2_heads_require_embedding_size_to_equal_hidden_size(name, make, inputs):
     make("encoder", "v2", embedding_size=16, num_hidden_layers=1)(inputs)
     with pytest.raises(InputError, match=r"embedding_size is 16 and hidden_size 32.* Make them eq"):
         make(name, "v2", embedding_size=16)

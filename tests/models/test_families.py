@@ -1,6 +1,6 @@
-"""Every family of released models against every output that was recorded of it.
+"""Tests of every family of released models against every output recorded of it.
 
-The run ends with a table of what was found: family × output × largest difference.
+The run prints a table at the end: family × output × largest difference.
 """
 
 import re
@@ -22,11 +22,11 @@ from roformer_tf.models.heads import (
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 HIDDEN, LOGITS, EXACT = 1e-5, 2e-5, 0.0
-"""Bounds on the largest difference."""
+"""Bounds of the largest difference."""
 
 
 class Recording(dict):
-    """The arrays recorded of one family, and the checkpoint that they were computed from."""
+    """The arrays recorded of one family, and the checkpoint from which they were computed."""
 
     def __init__(self, arrays, source):
         super().__init__(arrays)
@@ -34,23 +34,23 @@ class Recording(dict):
         self._computed = {}
 
     def inputs(self, of=""):
-        """What a model is called with; `of` is the beginning of the keys of other rows."""
+        """Return the inputs of a model; `of` is the key prefix of a second set of sequences."""
         return {key: self[of + key] for key in ("token_ids", "segment_ids")}
 
-    def once(self, name, compute):
-        """compute(), which several keys have need of: computed for the first."""
+    def cached(self, name, compute):
+        """Return compute(), cached for the keys that share it."""
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
 
     def real(self, of=""):
-        """(B, T) bool: where the outputs count. The first position always does."""
+        """Return (B, T) bool: the positions to compare, always including the first."""
         real = self[f"{of}token_ids"] != 0
         real[:, 0] = True
         return real
 
 
-# --- For the key of a recorded array: what we give, and the array, where they count ---------------
+# --- Functions of a recorded key: our output and the recorded one, at the positions to compare ----
 
 
 def attended(model, recording, key):
@@ -98,7 +98,7 @@ def log_sum_of_exponents(model, recording, key):
     return np.log(np.exp(logits[real]).sum(-1)), recording[key][real]
 
 
-def likeliest(model, recording, key):
+def most_likely(model, recording, key):
     logits, real = scores(model, recording), recording.real()
     return logits[real].argmax(-1), recording[key][real]
 
@@ -109,21 +109,23 @@ def logits_of_tokens(model, recording, key):
     return arguments[real], recording[key][real]
 
 
-def continued(model, recording, key):
-    ids, probabilities = recording.once("continued", lambda: _continued(model, recording))
+def greedy_continuation(model, recording, key):
+    ids, probabilities = recording.cached(
+        "continued", lambda: _greedy_continuation(model, recording)
+    )
     return (ids if key == "greedy_ids" else probabilities), recording[key]
 
 
-def _continued(model, recording):
-    """Eight times the likeliest next token, after the second row without its [SEP]."""
+def _greedy_continuation(model, recording):
+    """Generate eight most likely tokens after the second sequence without its [SEP]."""
     length = recording.real()[1].sum() - 1
-    ids, likely = np.zeros((1, length + 8), "int32"), []
+    ids, top_two = np.zeros((1, length + 8), "int32"), []
     ids[:, :length] = recording["token_ids"][1, :length]
-    for last in range(length - 1, length + 7):  # later tokens are invisible
+    for last in range(length - 1, length + 7):  # causal attention ignores later tokens
         logits = array(model({"token_ids": ids}))[:, last]
         ids[:, last + 1] = logits.argmax(-1)
-        likely.append(np.sort(softmax(logits)[0])[:-3:-1])
-    return ids, np.stack(likely)
+        top_two.append(np.sort(softmax(logits)[0])[:-3:-1])
+    return ids, np.stack(top_two)
 
 
 def pooled(model, recording, key):
@@ -131,7 +133,7 @@ def pooled(model, recording, key):
 
 
 def sentence(model, recording, key):
-    vectors = recording.once(
+    vectors = recording.cached(
         "sentence", lambda: array(model(recording.inputs("sentence_"))["embedding"])
     )
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -140,7 +142,7 @@ def sentence(model, recording, key):
 
 
 def pair_head(model, recording, key):
-    """BERT's pooler and its head for pairs of sentences, which no class of ours has."""
+    """Compute BERT's pooler and its next-sentence head, for which we have no class."""
     vectors = np.tanh(array(model(recording.inputs())["embedding"]))
     if key == "pooled_tanh":
         return vectors, recording[key]
@@ -155,7 +157,7 @@ def labels(model, recording, key):
 
 
 def scores(model, recording):
-    """Logits (B, T, V) float64."""
+    """Return logits (B, T, V) in float64."""
 
     def compute():
         arguments = model(recording.inputs())
@@ -163,7 +165,7 @@ def scores(model, recording):
             "float64"
         )
 
-    return recording.once("scores", compute)
+    return recording.cached("scores", compute)
 
 
 def softmax(logits):
@@ -182,8 +184,8 @@ OUTPUTS = {
     "hidden_last": (hidden_last, HIDDEN),
     "edge_hidden_last": (hidden_last, HIDDEN),
     "mlm_transform": (transform, HIDDEN),
-    "greedy_ids": (continued, EXACT),
-    "greedy_top2_probs": (continued, HIDDEN),
+    "greedy_ids": (greedy_continuation, EXACT),
+    "greedy_top2_probs": (greedy_continuation, HIDDEN),
     "pooled": (pooled, HIDDEN),
     "sentence_hidden": (hidden, HIDDEN),
     "sentence": (sentence, HIDDEN),
@@ -199,10 +201,10 @@ for head in ("mlm", "lm"):
         f"{head}_logsumexp": (log_sum_of_exponents, LOGITS),
         f"{head}_token_logit": (logits_of_tokens, LOGITS),
         f"{head}_probs": (some_probabilities, LOGITS),
-        f"{head}_argmax": (likeliest, EXACT),
+        f"{head}_argmax": (most_likely, EXACT),
     }
 
-# --- Which of them each family has ---------------------------------------------------------------
+# --- The recorded outputs of each family ---------------------------------------------------------
 
 ENCODER = ["attended", "hidden", "edge_hidden_last"]
 MASKED_LM = [output for output in OUTPUTS if output.startswith("mlm_")]
@@ -210,7 +212,7 @@ CAUSAL_LM = [output for output in OUTPUTS if output.startswith(("lm_", "greedy_"
 SIMILARITY = [output for output in OUTPUTS if output.startswith(("lm_", "sentence"))]
 SIMILARITY += ["attended", "unilm_mask", "hidden", "pooled", "similarity"]
 WITHOUT_TRANSFORM = [output for output in MASKED_LM if output != "mlm_transform"]
-FAMILIES = {  # the class that opens it, and the outputs recorded of it
+FAMILIES = {  # the class that loads it, and its recorded outputs
     "word": (RoFormerForMaskedLM, ENCODER + MASKED_LM),
     "char": (RoFormerForMaskedLM, ENCODER + MASKED_LM),
     "gpt_char": (RoFormerForCausalLM, ["attended", "hidden", *CAUSAL_LM]),
@@ -229,7 +231,7 @@ FAMILIES = {  # the class that opens it, and the outputs recorded of it
 
 @pytest.fixture(scope="module")
 def recording(released, recorded):
-    """recording("word"); the V2 folder's is that of the zip with the same weights."""
+    """Return a function: recording("word"). The V2 folder shares the recording of the V2 zip."""
 
     def load(family):
         if not released(family).exists():
@@ -241,8 +243,8 @@ def recording(released, recorded):
 
 
 @pytest.fixture(scope="module")
-def opened():
-    """opened("word", recording) → its model, loaded once; not to be changed."""
+def loaded_model():
+    """Return a function: loaded_model("word", source) → its model, loaded once (do not change)."""
     return cache(lambda family, source: FAMILIES[family][0].from_pretrained(source))
 
 
@@ -250,11 +252,11 @@ def opened():
     ("family", "output"),
     [(family, output) for family, (_, outputs) in FAMILIES.items() for output in outputs],
 )
-def test_what_is_computed_is_what_was_recorded(family, output, recording, opened, record_property):
+def test_outputs_equal_the_recorded_ones(family, output, recording, loaded_model, record_property):
     arrays, (compute, bound) = recording(family), OUTPUTS[output]
     if family == "word_long" and bound:
-        bound = LOGITS  # bert4keras' float32 angles grow inexact with the position
-    got, want = compute(opened(family, arrays.source), arrays, output)
+        bound = LOGITS  # errors of bert4keras' float32 angles grow with the position
+    got, want = compute(loaded_model(family, arrays.source), arrays, output)
     assert got.shape == want.shape
     difference = float(np.abs(got.astype("float64") - want).max())
     record_property("difference", (family, output, float(difference), bound))

@@ -1,4 +1,4 @@
-"""Twenty steps of plain SGD on a released checkpoint, against those that bert4keras recorded."""
+"""Tests of 20 steps of plain SGD on a released checkpoint against a recording of bert4keras."""
 
 import keras
 import numpy as np
@@ -21,20 +21,20 @@ def steps(recorded):
 
 @pytest.fixture(scope="module", params=["every position", "masked positions"])
 def batch(request, steps):
-    """Inputs, labels and weights: of all positions, or of those with a label as in pretraining."""
+    """Return inputs, labels and weights of all positions, or of masked ones as in pretraining."""
     inputs = {key: steps[key] for key in ("token_ids", "segment_ids")}
     labels = steps["labels"]
     assert (steps["token_ids"][labels > 0] != 0).all()
     if request.param == "every position":
         return inputs, labels, (labels > 0).astype("float32")
-    slots = (labels > 0).sum(1).max() + 1  # every row has a slot left over
+    slots = (labels > 0).sum(1).max() + 1  # at least one unused slot per sequence
     positions = np.argsort(labels == 0, axis=1, kind="stable")[:, :slots].astype("int32")
     labels = np.take_along_axis(labels, positions, 1)
     return inputs | {"masked_positions": positions}, labels, (labels > 0).astype("float32")
 
 
 def trained(source, batch, learning_rate, steps):
-    """A language model after some steps on one batch, and the loss before each of them."""
+    """Train a masked language model on one batch; return it and the loss before each step."""
     model = RoFormerForMaskedLM.from_pretrained(source, **NO_DROPOUT)
     model.compile(keras.optimizers.SGD(learning_rate), MaskedTokenLoss())
     inputs, labels, weights = batch
@@ -45,7 +45,7 @@ def trained(source, batch, learning_rate, steps):
 
 
 def tf1_arrays(model):
-    """Every weight under its TF1 name and in its TF1 shape."""
+    """Return every weight by its TF1 name and in its TF1 shape."""
     variables, config = model.named_variables(), model.config
     return {
         row.tf1: row.to_file(ops.convert_to_numpy(variables[row.name]), "tf1", config.rotary_style)
@@ -55,7 +55,7 @@ def tf1_arrays(model):
 
 
 def recorded_weights(steps, kind):
-    """The arrays recorded under "grad0:…" or "final:…", by TF1 name."""
+    """Return the arrays recorded under "grad0:…" or "final:…", by TF1 name."""
     prefix = f"{kind}:"
     actual = {
         key.removeprefix(prefix).replace(".", "/"): value
@@ -68,8 +68,8 @@ def recorded_weights(steps, kind):
 
 def compare(got, want, word_rows):
     for name, value in want.items():
-        mine = got[name][word_rows] if name == "bert/embeddings/word_embeddings" else got[name]
-        np.testing.assert_allclose(mine, value, rtol=0, atol=BOUND, err_msg=name)
+        actual = got[name][word_rows] if name == "bert/embeddings/word_embeddings" else got[name]
+        np.testing.assert_allclose(actual, value, rtol=0, atol=BOUND, err_msg=name)
 
 
 @pytest.mark.quick_cases("masked positions")
@@ -82,20 +82,20 @@ def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, step
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_first_gradient_is_the_recorded_one(released, batch, steps, masked_lm):
+def test_the_first_gradient_equals_the_recorded_one(released, batch, steps, masked_lm):
     after = tf1_arrays(trained(released("word"), batch, 1.0, 1)[0])
     compare_gradients(tf1_arrays(masked_lm("word")), after, steps)
 
 
 def compare_gradients(before, after, steps):
-    """One step of size 1 takes exactly the gradient away."""
+    """Check gradients: one step of SGD at a rate of 1 subtracts exactly the gradient."""
     gradients = {name: before[name] - after[name] for name in before}
     compare(gradients, recorded_weights(steps, "grad0"), steps["word_rows"])
     norm = np.sqrt(sum(np.square(g.astype("float64")).sum() for g in gradients.values()))
     np.testing.assert_allclose(norm, steps["grad_norm_step0"], rtol=0, atol=BOUND)
 
 
-# --- A classifier of the mean of all tokens ------------------------------------------------------
+# --- A classifier with mean pooling --------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def classified(recorded):
 
 
 def classifier(source, classified, learning_rate=0.0):
-    """A classifier with the recorded head on a released encoder."""
+    """Return a classifier with the recorded head on a released encoder."""
     model = RoFormerForSequenceClassification.from_pretrained(
         source, num_labels=1, pooling="mean", **NO_DROPOUT
     )
@@ -115,20 +115,20 @@ def classifier(source, classified, learning_rate=0.0):
 
 
 def batch_of(classified):
-    """Inputs and labels of the one batch."""
+    """Return inputs and labels of the single batch."""
     inputs = {key: classified[key] for key in ("token_ids", "segment_ids")}
     return inputs, classified["labels"]
 
 
 def arrays_with_head(model):
-    """Every weight under its TF1 name, the head's under the recorded one."""
+    """Return every weight by its TF1 name, and the head by its recorded name."""
     return {
         name.replace("classifier/out_proj", "head"): array
         for name, array in tf1_arrays(model).items()
     }
 
 
-def test_the_mean_of_the_tokens_and_its_probability_are_the_recorded_ones(released, classified):
+def test_mean_pooling_and_probabilities_equal_the_recorded_ones(released, classified):
     model, (inputs, _) = classifier(released("word"), classified), batch_of(classified)
     real = inputs["token_ids"] != 0
     mean = ops.convert_to_numpy(mean_of_tokens(model.encoder(inputs), real.astype("int32")))
@@ -148,7 +148,7 @@ def test_twenty_steps_of_a_classifier_give_the_recorded_losses_and_weights(relea
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_first_gradient_of_a_classifier_is_the_recorded_one(released, classified):
+def test_the_first_gradient_of_a_classifier_equals_the_recorded_one(released, classified):
     model = classifier(released("word"), classified, 1.0)
     before = arrays_with_head(model)
     inputs, labels = batch_of(classified)

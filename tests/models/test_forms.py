@@ -1,4 +1,4 @@
-"""Encoders of every form against one encoder in plain NumPy, float64, which knows them all."""
+"""Tests of encoders of every form against one float64 encoder in NumPy that supports all forms."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ LENGTH, TRAINED = 70, 16
 
 @pytest.fixture
 def encoder_of(tiny):
-    """encoder_of("yarn", …) → a small encoder of that form, trained at 16 as far as it knows."""
+    """Return a function: encoder_of("yarn", …) → a small encoder with a trained length of 16."""
 
     def make(form, cls=RoFormerEncoder, dtype="float32", **options):
         keras.utils.set_random_seed(5)
@@ -62,7 +62,7 @@ def encoder_of(tiny):
     return make
 
 
-def rows(seed=0, length=LENGTH):
+def random_inputs(seed=0, length=LENGTH):
     rng = np.random.default_rng(seed)
     return {
         "token_ids": rng.integers(1, 50, (2, length)).astype("int32"),
@@ -71,7 +71,7 @@ def rows(seed=0, length=LENGTH):
 
 
 def expected(encoder, inputs):
-    """Hidden states (B, T, H) of the last layer, float64."""
+    """Return the hidden states (B, T, H) of the last layer in float64."""
     config = encoder.config
     weights = {
         name.removeprefix("encoder/"): ops.convert_to_numpy(x).astype("float64")
@@ -82,15 +82,15 @@ def expected(encoder, inputs):
     documents = inputs.get("sequence_ids", np.ones_like(ids))
     x = weights["embeddings/word/embeddings"][ids]
     x = x + weights["embeddings/segment/embeddings"][segments]
-    place = np.zeros_like(ids)
+    positions = np.zeros_like(ids)
     for b, t in np.ndindex(batch, length):
         same = t and documents[b, t] == documents[b, t - 1]
-        place[b, t] = place[b, t - 1] + 1 if same else 0
+        positions[b, t] = positions[b, t - 1] + 1 if same else 0
     if config.position_embedding_type == "learned":
-        x = x + weights["embeddings/position/embeddings"][place]
+        x = x + weights["embeddings/position/embeddings"][positions]
     if config.position_embedding_type == "sinusoidal":
-        speed = 10_000.0 ** -(np.arange(x.shape[-1]) // 2 * 2 / x.shape[-1])
-        theta = place[..., None] * speed
+        frequencies = 10_000.0 ** -(np.arange(x.shape[-1]) // 2 * 2 / x.shape[-1])
+        theta = positions[..., None] * frequencies
         x = x + np.where(np.arange(x.shape[-1]) % 2, np.cos(theta), np.sin(theta)) / math.sqrt(
             x.shape[-1]
         )
@@ -101,15 +101,15 @@ def expected(encoder, inputs):
     visible &= documents[:, None, :] != 0
     if config.attention_type == "causal":
         visible &= np.tri(length, dtype=bool)
-    if config.attention_type == "unilm":  # segments that begin at every token
-        began = segments.cumsum(axis=1)
-        visible &= began[:, None, :] <= began[:, :, None]
+    if config.attention_type == "unilm":  # every 1 starts a new segment
+        segments_started = segments.cumsum(axis=1)
+        visible &= segments_started[:, None, :] <= segments_started[:, :, None]
     for number in range(config.num_hidden_layers):
-        seen = visible
+        layer_visible = visible
         if config.local_attention and number % config.global_attn_every_n_layers:
-            away = np.abs(np.arange(length)[:, None] - np.arange(length))
-            seen = visible & (away <= config.local_attention / 2)
-        x = _layer(weights, f"layer_{number}", x, seen, config)
+            distances = np.abs(np.arange(length)[:, None] - np.arange(length))
+            layer_visible = visible & (distances <= config.local_attention / 2)
+        x = _layer(weights, f"layer_{number}", x, layer_visible, config)
     return x
 
 
@@ -124,22 +124,22 @@ def _layer(weights, name, x, visible, config):
         dense(f"attention/{part}", x, "btd,dnh->btnh") for part in ("query", "key", "value")
     )
     if config.position_embedding_type == "rotary":
-        query, key = _turned(query, config), _turned(key, config)
-        value = _turned(value, config) if config.rotary_value else value
+        query, key = _rotated(query, config), _rotated(key, config)
+        value = _rotated(value, config) if config.rotary_value else value
     scores = np.einsum("btnh,bsnh->bnts", query, key) / math.sqrt(config.head_size)
     if config.use_logn_attn:
         trained = config.trained_length or config.max_position_embeddings
-        sharper = np.maximum(np.log(visible.sum(-1).clip(1)) / math.log(trained), 1)
-        scores = scores * sharper[:, None, :, None]
+        log_n_scale = np.maximum(np.log(visible.sum(-1).clip(1)) / math.log(trained), 1)
+        scores = scores * log_n_scale[:, None, :, None]
     if config.position_embedding_type == "t5":
         table = weights["relative_attention_bias/embeddings"]
         buckets = [_bucket(distance, config) for distance in range(1 - length, length)]
-        away = np.arange(length) - np.arange(length)[:, None]
-        scores = scores + table[np.array(buckets)[away + length - 1]].transpose(2, 0, 1)
+        distances = np.arange(length) - np.arange(length)[:, None]
+        scores = scores + table[np.array(buckets)[distances + length - 1]].transpose(2, 0, 1)
     scores = np.where(visible[:, None], scores, -1e30)
-    shares = np.exp(scores - scores.max(-1, keepdims=True))
-    shares = shares / shares.sum(-1, keepdims=True)
-    mixed = np.einsum("bnts,bsnh->btnh", shares, value)
+    probabilities = np.exp(scores - scores.max(-1, keepdims=True))
+    probabilities = probabilities / probabilities.sum(-1, keepdims=True)
+    mixed = np.einsum("bnts,bsnh->btnh", probabilities, value)
     x = x + dense("attention/attention_output", mixed, "btnh,nhd->btd")
     x = _norm(weights, f"{name}/attention_norm", x, config)
     inner = dense("intermediate", x, "btd,df->btf")
@@ -153,48 +153,52 @@ def _norm(weights, name, x, config):
     return x * weights[f"{name}/gamma"] + weights[f"{name}/beta"]
 
 
-def _turned(x, config):
-    """Pair by pair, as complex numbers; angles by the row, not by the document."""
+def _rotated(x, config):
+    """Rotate by complex numbers; positions are counted per sequence, not per document."""
     features = round(config.head_size * config.rotary_share)
     pairs, length = features // 2, x.shape[1]
     base, factor = config.rotary_base, 1.0
-    speed = base ** (-np.arange(pairs) * 2.0 / features)
+    frequencies = base ** (-np.arange(pairs) * 2.0 / features)
     scaling = config.rope_parameters or {"rope_type": "none"}
     if scaling["rope_type"] == "linear":
-        speed = speed / scaling["factor"]
+        frequencies = frequencies / scaling["factor"]
     if scaling["rope_type"] == "dynamic":
         longer = scaling["factor"] * max(length, TRAINED) / TRAINED - scaling["factor"] + 1
-        speed = (base * longer ** (features / (features - 2))) ** (-np.arange(pairs) * 2 / features)
-    if scaling["rope_type"] == "yarn":  # at 16 trained tokens no pair of 4 turns even once
-        speed = np.where(np.arange(pairs) > 0, speed / scaling["factor"], speed)
+        frequencies = (base * longer ** (features / (features - 2))) ** (
+            -np.arange(pairs) * 2 / features
+        )
+    if scaling["rope_type"] == "yarn":  # no pair completes a rotation in 16 tokens
+        frequencies = np.where(np.arange(pairs) > 0, frequencies / scaling["factor"], frequencies)
         factor = 1 + 0.1 * math.log(scaling["factor"])
     x = x.copy()
     for m in range(pairs):
         first, second = (2 * m, 2 * m + 1)
         if config.rotary_style == "half":
             first, second = m, m + pairs
-        phase = factor * np.exp(1j * np.arange(length) * speed[m])[:, None]
-        turned = (x[..., first] + 1j * x[..., second]) * phase
-        x[..., first], x[..., second] = turned.real, turned.imag
+        phase = factor * np.exp(1j * np.arange(length) * frequencies[m])[:, None]
+        rotated = (x[..., first] + 1j * x[..., second]) * phase
+        x[..., first], x[..., second] = rotated.real, rotated.imag
     return x
 
 
 def _bucket(distance, config):
-    side = config.relative_attention_num_buckets
+    side_buckets = config.relative_attention_num_buckets
     first = 0
     if config.attention_type == "causal":
         distance = max(-distance, 0)
     else:
-        side //= 2
-        first, distance = side * (distance > 0), abs(distance)
-    if distance < side // 2:
+        side_buckets //= 2
+        first, distance = side_buckets * (distance > 0), abs(distance)
+    if distance < side_buckets // 2:
         return first + distance
-    ratio = config.relative_attention_max_distance / (side // 2)
-    wider = math.floor(math.log(distance / (side // 2), ratio) * (side - side // 2) + 1e-9)
-    return first + min(side // 2 + wider, side - 1)
+    ratio = config.relative_attention_max_distance / (side_buckets // 2)
+    logarithmic = math.floor(
+        math.log(distance / (side_buckets // 2), ratio) * (side_buckets - side_buckets // 2) + 1e-9
+    )
+    return first + min(side_buckets // 2 + logarithmic, side_buckets - 1)
 
 
-@pytest.mark.quick_cases(  # each form once, where two come together in one case
+@pytest.mark.quick_cases(  # each form once, combined where possible
     *("a half of values*", "linear-*", "dynamic in*", "yarn-*", "log-n of*"),
     *("a window and*unilm", "learned, projected*"),
     *("sinusoidal-*", "t5 in a window-causal", "t5-unilm", "none-*"),
@@ -207,20 +211,20 @@ def _bucket(distance, config):
         *((form, "unilm") for form in ("t5", "a window and log-n")),
     ],
 )
-def test_hidden_states_are_those_of_plain_numpy(
-    form, attention_type, encoder_of, to_float64, record_property
-):
-    encoder, inputs = encoder_of(form, attention_type=attention_type), rows()
+def test_hidden_states_equal_numpy(form, attention_type, encoder_of, to_float64, record_property):
+    encoder, inputs = encoder_of(form, attention_type=attention_type), random_inputs()
     want = expected(encoder, inputs)
     got = to_float64(encoder(inputs))
     actual = np.abs(got - want).max()
     record_property("difference", (form[:15], attention_type, float(actual), 5e-5))
     assert actual <= 5e-5
-    # the forms of training, and only what is asked for
+    # the training path, and the output at selected positions
     np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
-    at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
-    some = to_float64(encoder(inputs, positions=at, training=True))
-    np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=5e-5)
+    selected = np.array([[0, 3, 69], [40, 5, 8]], "int32")
+    selected_states = to_float64(encoder(inputs, positions=selected, training=True))
+    np.testing.assert_allclose(
+        selected_states, np.take_along_axis(want, selected[..., None], 1), atol=5e-5
+    )
 
 
 @pytest.mark.quick_cases(
@@ -232,13 +236,13 @@ def test_hidden_states_are_those_of_plain_numpy(
 )
 @each_form
 @pytest.mark.slow
-def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_float64):
-    encoder, inputs = encoder_of(form), rows()
+def test_a_packed_document_gives_the_same_as_alone(form, encoder_of, to_float64):
+    encoder, inputs = encoder_of(form), random_inputs()
     inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 25 + [0] * 5, [7] * 3 + [8] * 67], "int32")
     got = to_float64(encoder(inputs))
     real = inputs["sequence_ids"] != 0
     np.testing.assert_allclose(got[real], expected(encoder, inputs)[real], atol=5e-5)
-    # But for angles by the row's length, and values that turn by their place in it.
+    # Except for angles that depend on the full length, and values rotated by absolute position.
     if "dynamic" not in form and "rotary_value" not in FORMS[form]:
         alone = {key: x[:1, 40:65] for key, x in inputs.items() if key != "sequence_ids"}
         np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
@@ -247,8 +251,8 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values", "yarn"])
-def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
-    encoder, inputs = encoder_of(form), rows()
+def test_gradients_equal_those_of_the_plain_forms(form, encoder_of, weight_gradients):
+    encoder, inputs = encoder_of(form), random_inputs()
     plain, fast = (weight_gradients(encoder, inputs, plain=plain) for plain in (True, False))
     encoder.rematerialize = True
     again = weight_gradients(encoder, inputs, plain=False)
@@ -261,7 +265,7 @@ def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradien
 
 @pytest.fixture
 def weight_gradients():
-    """weight_gradients(encoder, inputs, plain) → name: ∂ Σ random · hidden, in training."""
+    """Return a function: weight_gradients(encoder, inputs, plain) → gradients by name."""
 
     def by_name(encoder, inputs, plain):
         import tensorflow as tf
@@ -286,7 +290,7 @@ def weight_gradients():
         return {
             name: x.numpy()
             for name, x in zip(variables, actual, strict=True)
-            if not name.endswith("key/bias")  # 0 except for rounding
+            if not name.endswith("key/bias")  # 0 except for rounding errors
         }
 
     if keras.backend.backend() != "tensorflow":
@@ -296,7 +300,7 @@ def weight_gradients():
 
 @pytest.mark.quick_cases("log-n", "dynamic")
 @pytest.mark.parametrize("form", ["t5 in a window", "log-n", "dynamic", "learned", "sinusoidal"])
-def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
+def test_one_graph_accepts_sequences_of_any_length(form, encoder_of, to_float64):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("JAX compiles each shape anew")
     import tensorflow as tf
@@ -307,7 +311,7 @@ def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
         {"token_ids": spec, "segment_ids": spec, "sequence_ids": spec}
     ])  # fmt: skip
     for length in (5, 32, 70):
-        inputs = rows(length=length)
+        inputs = random_inputs(length=length)
         inputs["sequence_ids"] = np.sort(inputs["token_ids"] % 3)[:, ::-1].copy()
         real = inputs["sequence_ids"] != 0
         want = expected(encoder, inputs)[real]
@@ -323,26 +327,26 @@ def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
     "t5 in a window",
 )
 @each_form
-def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64):
+def test_a_saved_model_is_loaded_unchanged(form, encoder_of, tmp_path, to_float64):
     model = encoder_of(form, RoFormerForMaskedLM, attention_type="bidirectional")
     model.save_pretrained(tmp_path)
     again = RoFormerForMaskedLM.from_pretrained(tmp_path)
-    inputs = rows()
+    inputs = random_inputs()
     np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
     assert dataclasses.replace(again.config, unknown={}) == model.config
-    written = json.loads((tmp_path / "config.json").read_text())
+    saved = json.loads((tmp_path / "config.json").read_text())
     ours = FORMS[form].keys() - {"rotary_style", "position_embedding_type", "embedding_size"}
-    assert ours <= written.keys()
+    assert ours <= saved.keys()
     want = {"values": "roformer", "learned": "bert"}.get(form, "roformer_tf")
-    assert written["model_type"] == want
+    assert saved["model_type"] == want
 
 
 @pytest.mark.quick_cases("yarn", "learned", "t5")
 @each_form
-def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
+def test_a_seed_gives_all_forms_the_same_weights(form, encoder_of):
     embedding_size = FORMS[form].get("embedding_size", 32)
-    usual = encoder_of("none", position_embedding_type="rotary", embedding_size=embedding_size)
-    ours, theirs = (x.named_variables() for x in (encoder_of(form), usual))
+    rotary = encoder_of("none", position_embedding_type="rotary", embedding_size=embedding_size)
+    ours, theirs = (x.named_variables() for x in (encoder_of(form), rotary))
     assert {name for name in ours if name not in theirs} <= {
         *("encoder/embeddings/position/embeddings", "encoder/relative_attention_bias/embeddings")
     }
@@ -350,14 +354,14 @@ def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
         np.testing.assert_array_equal(*map(ops.convert_to_numpy, (variable, ours[name])), name)
 
 
-def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
+def test_a_default_model_saves_no_keys_of_other_forms(tiny, tmp_path):
     RoFormerEncoder(tiny()).save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
+    saved = json.loads((tmp_path / "config.json").read_text())
     keys = {key for form in FORMS.values() for key in form}
-    assert keys & written.keys() == {
+    assert keys & saved.keys() == {
         *("rotary_style", "rotary_value", "embedding_size", "max_position_embeddings")
     }
-    assert written["rotary_value"] is False  # transformers' own key, which it had before
+    assert saved["rotary_value"] is False  # a key of transformers
 
 
 @pytest.mark.quick_cases(
@@ -370,28 +374,28 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
         *((form, "unilm") for form in ("learned", "sinusoidal", "a window and log-n", "t5")),
     ],
 )
-def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_type, encoder_of):
+def test_incremental_decoding_equals_the_full_model(form, attention_type, encoder_of):
     model = encoder_of(form, RoFormerForCausalLM, attention_type=attention_type)
     assert not OnnxStep.can_read(model)
     prompts = [[1, *range(4, 24)], [1, 30, 31]]
     decoder = IncrementalDecoder(model)
     logits = decoder.begin(prompts, room=8)
-    written = np.random.default_rng(0).integers(1, 50, (2, 7))
+    new_tokens = np.random.default_rng(0).integers(1, 50, (2, 7))
     ids, segments = np.zeros((2, 2, 28), "int32")
     for row, prompt in enumerate(prompts):
-        end = len(prompt) + 7  # the padding after it is invisible
-        ids[row, :end] = [*prompt, *written[row]]
+        end = len(prompt) + 7  # the padding after it has no effect
+        ids[row, :end] = [*prompt, *new_tokens[row]]
         segments[row, len(prompt) : end] = attention_type == "unilm"
-    whole = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
+    full = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
     for step in range(8):
         for row, prompt in enumerate(prompts):
-            want = whole[row, len(prompt) - 1 + step]
+            want = full[row, len(prompt) - 1 + step]
             np.testing.assert_allclose(logits[row], want, atol=2e-5)
         if step < 7:
-            logits = decoder.append(written[:, step])
+            logits = decoder.append(new_tokens[:, step])
 
 
-def test_angles_that_change_with_the_length_keep_no_keys(encoder_of):
+def test_length_dependent_angles_cannot_be_decoded_incrementally(encoder_of):
     model = encoder_of("dynamic", RoFormerForCausalLM)
     with pytest.raises(InputError, match="rotates all keys again"):
         IncrementalDecoder(model)
@@ -399,11 +403,11 @@ def test_angles_that_change_with_the_length_keep_no_keys(encoder_of):
 
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "yarn"])
-def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float64):
-    whole, half = encoder_of(form), encoder_of(form, dtype="mixed_bfloat16")
-    half.set_weights(whole.get_weights())
-    inputs = rows()
-    want = to_float64(whole(inputs))
+def test_bfloat16_is_accurate_within_its_precision(form, encoder_of, to_float64):
+    full, half = encoder_of(form), encoder_of(form, dtype="mixed_bfloat16")
+    half.set_weights(full.get_weights())
+    inputs = random_inputs()
+    want = to_float64(full(inputs))
     actual = np.abs(to_float64(half(inputs, training=True)) - want)
     assert actual.mean() < 0.02 * np.abs(want).max()
 
@@ -411,8 +415,8 @@ def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float6
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
 @pytest.mark.slow
-def test_quantized_they_answer_still(form, encoder_of, to_float64, quantizing):
-    encoder, inputs = encoder_of(form), rows()
+def test_quantization_changes_hidden_states_little(form, encoder_of, to_float64, quantizing):
+    encoder, inputs = encoder_of(form), random_inputs()
     want = to_float64(encoder(inputs))
     encoder.quantize("int8")
     assert np.abs(to_float64(encoder(inputs)) - want).mean() < 0.1

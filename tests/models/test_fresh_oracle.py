@@ -1,4 +1,4 @@
-"""Recordings that bert4keras makes now, of other weights and rows than the fixtures'."""
+"""Tests against new recordings of bert4keras, with other weights and inputs than the fixtures."""
 
 import os
 import subprocess
@@ -22,16 +22,16 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def fresh(tmp_path_factory):
-    """A folder that make_oracle.py wrote."""
+def fresh_oracle(tmp_path_factory):
+    """A folder written by make_oracle.py."""
     folder = tmp_path_factory.mktemp("oracle")
     run_python(TESTS / "support" / "make_oracle.py", folder, "--seed", 20, **LEGACY)
     return folder
 
 
 def run_python(*arguments, **environment):
-    """Run this Python; give what it printed."""
-    done = subprocess.run(
+    """Run this Python and return its output."""
+    process = subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True,
         text=True,
@@ -39,31 +39,33 @@ def run_python(*arguments, **environment):
         cwd=TESTS.parent,
         env=os.environ | environment,
     )
-    assert done.returncode == 0, f"{arguments}\n{done.stdout[-10_000:]}{done.stderr[-2_000:]}"
-    return done.stdout
+    assert process.returncode == 0, (
+        f"{arguments}\n{process.stdout[-10_000:]}{process.stderr[-2_000:]}"
+    )
+    return process.stdout
 
 
-def test_it_holds_what_the_fixtures_hold(fresh):
+def test_new_recordings_have_the_arrays_of_the_fixtures(fresh_oracle):
     for path in (TESTS / "fixtures" / "oracle").glob("*.npz"):
-        if not path.name.startswith("hf_"):  # made by transformers
-            with np.load(path) as recorded, np.load(fresh / path.name) as result:
-                assert recorded.keys() == result.keys(), path.name
-                for key in result:
-                    assert result[key].dtype == recorded[key].dtype, f"{path.name}: {key}"
-                    assert result[key].ndim == recorded[key].ndim, f"{path.name}: {key}"
+        if not path.name.startswith("hf_"):  # recorded from transformers
+            with np.load(path) as recorded, np.load(fresh_oracle / path.name) as new:
+                assert recorded.keys() == new.keys(), path.name
+                for key in new:
+                    assert new[key].dtype == recorded[key].dtype, f"{path.name}: {key}"
+                    assert new[key].ndim == recorded[key].ndim, f"{path.name}: {key}"
 
 
-def test_ours_gives_what_bert4keras_gives(fresh):
+def test_oracle_tests_pass_with_new_recordings(fresh_oracle):
     modules = [
         "models/test_families.py",
         "models/test_finetune_oracle.py",
         "finetuning/test_sim_oracle.py",
-        "models/test_generation.py::test_it_writes_what_bert4keras_writes",
+        "models/test_generation.py::test_generated_ids_equal_bert4keras",
         "layers/test_rotary.py",
     ]
-    shown = run_python(
+    output = run_python(
         *("-m", "pytest", "-q", "-p", "no:cacheprovider"),
         *(TESTS / module for module in modules),
-        ROFORMER_TF_ORACLE=str(fresh),
+        ROFORMER_TF_ORACLE=str(fresh_oracle),
     )
-    assert "gpt_char" in shown
+    assert "gpt_char" in output

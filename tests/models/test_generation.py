@@ -1,4 +1,4 @@
-"""What models write: as bert4keras writes it, and by the settings that say how."""
+"""Tests of text generation against bert4keras, and of its settings."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ CLASSES = {
     "sim_char": RoFormerForSentenceSimilarity,
     "sim_char_ft": RoFormerForSentenceSimilarity,
 }
-WRITTEN = 12  # tokens, at most, in the recordings
+MAX_TOKENS = 12  # maximum number of tokens in the recordings
 
 
 @pytest.fixture(scope="module", params=CLASSES)
@@ -27,7 +27,7 @@ def family(request):
 
 
 @pytest.fixture(scope="module")
-def writer(family, released):
+def generator(family, released):
     return CLASSES[family].from_pretrained(released(family))
 
 
@@ -38,31 +38,31 @@ def recording(family, recorded):
 
 @pytest.fixture(scope="module")
 def gpt(released):
-    """To be read by tests and not changed."""
+    """The gpt checkpoint, shared by tests that do not change it."""
     return RoFormerForCausalLM.from_pretrained(released("gpt_char"))
 
 
-def rows(padded):
-    """Rows of ids without the −1 after them."""
+def without_padding(padded):
+    """Remove the padding (−1) after each sequence of ids."""
     return [row[row >= 0].tolist() for row in padded]
 
 
-@pytest.mark.quick_cases("gpt_char-*", "sim_char-*")  # the third differs in its weights alone
+@pytest.mark.quick_cases("gpt_char-*", "sim_char-*")  # the third family differs only in its weights
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("ended", ["", "_ended"])
-def test_it_writes_what_bert4keras_writes(writer, recording, ended, beams):
-    expected = rows(recording[("greedy" if beams == 1 else "beams") + ended])
-    stop = (writer.tokenizer.tokens[int(recording["end"])],) if ended else ()
-    config = GenerationConfig(max_tokens=WRITTEN, beams=beams, stop=stop)
-    written = writer.generate_ids(rows(recording["prompts"]), config)
-    sep = writer.tokenizer.sep_id
-    if ended:  # to bert4keras that token is the end, and [SEP] is any other
+def test_generated_ids_equal_bert4keras(generator, recording, ended, beams):
+    expected = without_padding(recording[("greedy" if beams == 1 else "beams") + ended])
+    stop = (generator.tokenizer.tokens[int(recording["end"])],) if ended else ()
+    config = GenerationConfig(max_tokens=MAX_TOKENS, beams=beams, stop=stop)
+    generated = generator.generate_ids(without_padding(recording["prompts"]), config)
+    sep = generator.tokenizer.sep_id
+    if ended:  # bert4keras ends only at that token and treats [SEP] as any other token
         compared = [i for i, ids in enumerate(expected) if sep not in ids]
         assert len(compared) > len(expected) // 2
     else:
         compared = range(len(expected))
     for number in compared:
-        (item,) = written[number]
+        (item,) = generated[number]
         ids = [*item.token_ids, *[sep] * (item.ended and not stop)]
         assert ids == expected[number]
         assert item.ended == (
@@ -77,19 +77,19 @@ PROMPTS = [[101, 300, 301, 302], [101, 400], [101, *range(500, 520)]]
     "settings",
     [{}, {"samples": 3, "top_p": 0.9}, {"beams": 3}, {"beams": 3, "length_penalty": 1.0}],
 )
-def test_a_prompt_gives_in_a_batch_what_it_gives_alone(gpt, settings):
+def test_a_prompt_gives_the_same_in_a_batch_and_alone(gpt, settings):
     config = GenerationConfig(max_tokens=10, **settings)
-    together = gpt.generate_ids(PROMPTS, config)
-    for prompt, written in zip(PROMPTS, together, strict=True):
+    batched = gpt.generate_ids(PROMPTS, config)
+    for prompt, generated in zip(PROMPTS, batched, strict=True):
         (alone,) = gpt.generate_ids([prompt], config)
-        assert [item.token_ids for item in alone] == [item.token_ids for item in written]
-        scores = [[item.score for item in each] for each in (alone, written)]
+        assert [item.token_ids for item in alone] == [item.token_ids for item in generated]
+        scores = [[item.score for item in each] for each in (alone, generated)]
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_a_model_draws_as_often_as_its_settings_say():
-    """4,000 draws after one prompt, by all three cuts, against the model's own logits."""
+def test_sampling_follows_the_distribution_of_the_settings():
+    """Compare 4,000 samples after one prompt, with all three cuts, with the model's own logits."""
     keras.utils.set_random_seed(5)
     tokenizer = tokenizer_of()
     model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
@@ -97,73 +97,74 @@ def test_a_model_draws_as_often_as_its_settings_say():
     prompt = [tokenizer.cls_id, 7, 8]
     cuts = {"temperature": 0.65, "top_k": 9, "top_p": 0.95}
     config = GenerationConfig(samples=4_000, max_tokens=1, **cuts)
-    (written,) = model.generate_ids([prompt], config, rows=4_000)
-    drawn = np.bincount(
-        [(*item.token_ids, tokenizer.sep_id)[0] for item in written], minlength=tokenizer.vocab_size
+    (generated,) = model.generate_ids([prompt], config, rows=4_000)
+    counts = np.bincount(
+        [(*item.token_ids, tokenizer.sep_id)[0] for item in generated],
+        minlength=tokenizer.vocab_size,
     )
     logits = ops.convert_to_numpy(model({"token_ids": np.array([prompt], "int32")}))[0, -1]
-    shares = np.exp(logits.astype("float64") / 0.65)
-    likeliest = np.argsort(-shares)[:9]
-    shares = shares[likeliest] / shares[likeliest].sum()
-    kept = int(np.argmax(np.cumsum(shares) >= 0.95)) + 1
-    assert 2 < kept < 9
-    assert drawn.sum() == drawn[likeliest[:kept]].sum()
-    wanted = 4_000 * shares[:kept] / shares[:kept].sum()
-    assert stats.chisquare(drawn[likeliest[:kept]], wanted).pvalue > 1e-4
+    probabilities = np.exp(logits.astype("float64") / 0.65)
+    most_likely = np.argsort(-probabilities)[:9]
+    probabilities = probabilities[most_likely] / probabilities[most_likely].sum()
+    kept_count = int(np.argmax(np.cumsum(probabilities) >= 0.95)) + 1
+    assert 2 < kept_count < 9
+    assert counts.sum() == counts[most_likely[:kept_count]].sum()
+    expected_counts = 4_000 * probabilities[:kept_count] / probabilities[:kept_count].sum()
+    assert stats.chisquare(counts[most_likely[:kept_count]], expected_counts).pvalue > 1e-4
 
 
-def test_one_seed_gives_one_text_and_equal_prompts_texts_of_their_own(gpt):
+def test_a_seed_is_reproducible_and_equal_prompts_get_different_samples(gpt):
     settings = {"max_tokens": 8, "samples": 2, "temperature": 2.0}
 
     def ids(prompts, seed):
-        written = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
-        return [[item.token_ids for item in each] for each in written]
+        generated = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
+        return [[item.token_ids for item in each] for each in generated]
 
     (first,), (again,), (other,) = (ids(PROMPTS[:1], seed) for seed in (1, 1, 2))
-    twice = ids([PROMPTS[0]] * 2, 1)
-    assert first == again == twice[0]
-    assert len({*first, *other, *twice[1]}) == 6
+    repeated = ids([PROMPTS[0]] * 2, 1)
+    assert first == again == repeated[0]
+    assert len({*first, *other, *repeated[1]}) == 6
 
 
-def test_the_score_is_the_mean_log_probability_of_a_token(gpt):
+def test_the_score_is_the_mean_log_probability(gpt):
     ((item,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(max_tokens=6, temperature=1.5))
     row = np.array([[*PROMPTS[0], *item.token_ids]], "int32")
     logits = ops.convert_to_numpy(gpt({"token_ids": row}))[0].astype("float64")
-    shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    probabilities = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     start = len(PROMPTS[0])
-    output = [shares[start - 1 + i, token] for i, token in enumerate(item.token_ids)]
+    output = [probabilities[start - 1 + i, token] for i, token in enumerate(item.token_ids)]
     assert item.score == pytest.approx(np.mean(output), abs=1e-5)
 
 
-def test_rows_that_end_leave_the_others_as_they_are(gpt):
-    """Of six rows most have ended early; those that go on do so in a smaller batch."""
+def test_texts_that_end_early_do_not_change_the_rest(gpt):
+    """Most of the six texts end early; the rest continue in a smaller batch."""
     prompts = [[101, 300 + i] for i in range(6)]
-    configs = [GenerationConfig(max_tokens=most) for most in (3, 12, 2, 3, 1, 2)]
-    for prompt, config, written in zip(
+    configs = [GenerationConfig(max_tokens=max_tokens) for max_tokens in (3, 12, 2, 3, 1, 2)]
+    for prompt, config, generated in zip(
         prompts, configs, gpt.generate_ids(prompts, configs), strict=True
     ):
-        assert len(written[0].token_ids) == config.max_tokens
-        assert not written[0].ended
-        assert gpt.generate_ids([prompt], config)[0][0].token_ids == written[0].token_ids
+        assert len(generated[0].token_ids) == config.max_tokens
+        assert not generated[0].ended
+        assert gpt.generate_ids([prompt], config)[0][0].token_ids == generated[0].token_ids
 
 
-def test_a_text_ends_after_a_stop_string_but_not_before_the_minimum(gpt):
-    ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
-    tokens = [gpt.tokenizer.tokens[i] for i in whole.token_ids]
-    place = max(i for i in range(len(tokens)) if tokens[i] not in tokens[:i])
-    stop = tokens[place]
+def test_a_text_ends_after_a_stop_string_but_not_before_min_tokens(gpt):
+    ((full,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
+    tokens = [gpt.tokenizer.tokens[i] for i in full.token_ids]
+    index = max(i for i in range(len(tokens)) if tokens[i] not in tokens[:i])
+    stop = tokens[index]
     ((ended,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12, stop=(stop,)))
-    assert ended.token_ids == whole.token_ids[: place + 1]
+    assert ended.token_ids == full.token_ids[: index + 1]
     assert ended.ended
-    late = GenerationConfig(max_tokens=12, stop=(stop,), min_tokens=place + 2)
-    ((later,),) = gpt.generate_ids(PROMPTS[1:2], late)
-    assert len(later.token_ids) > place + 1
+    late_config = GenerationConfig(max_tokens=12, stop=(stop,), min_tokens=index + 2)
+    ((later,),) = gpt.generate_ids(PROMPTS[1:2], late_config)
+    assert len(later.token_ids) > index + 1
 
 
-def test_a_stop_string_may_be_several_tokens_or_a_part_of_one(gpt, monkeypatch):
-    ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
-    tokenizer, ids = gpt.tokenizer, whole.token_ids
-    # "甲乙" becomes a token, and that together with the one before it another one
+def test_a_stop_string_may_be_several_tokens_or_part_of_a_token(gpt, monkeypatch):
+    ((full,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
+    tokenizer, ids = gpt.tokenizer, full.token_ids
+    # "甲乙" becomes a token, and "甲乙" with the previous token another one
     spelled = ["甲乙" if i == ids[6] else x for i, x in enumerate(tokenizer.tokens)]
     monkeypatch.setattr(tokenizer, "tokens", spelled)
     word = tokenizer.decode(ids[5:7])
@@ -175,22 +176,22 @@ def test_a_stop_string_may_be_several_tokens_or_a_part_of_one(gpt, monkeypatch):
 
 
 @pytest.mark.parametrize("beams", [1, 3])
-def test_no_text_ends_before_its_fewest_tokens(gpt, beams):
+def test_no_text_ends_before_min_tokens(gpt, beams):
     sep = gpt.tokenizer.sep_id
     bias = ops.convert_to_numpy(gpt.mlm.bias)
     gpt.mlm.bias.assign(np.where(np.arange(len(bias)) == sep, 1e3, bias))
     try:
-        ((at_once,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(beams=beams))
+        ((unrestricted,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(beams=beams))
         ((later,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(beams=beams, min_tokens=4))
     finally:
         gpt.mlm.bias.assign(bias)
-    assert at_once.token_ids == ()
-    assert at_once.ended
+    assert unrestricted.token_ids == ()
+    assert unrestricted.ended
     assert len(later.token_ids) == 4
     assert sep not in later.token_ids
 
 
-def test_a_length_penalty_makes_texts_of_beams_longer(tmp_path):
+def test_a_higher_length_penalty_gives_longer_texts(tmp_path):
     model = random_writer(tmp_path / "model")
     prompts = [[model.tokenizer.cls_id, 5 + i] for i in range(12)]
 
@@ -201,17 +202,17 @@ def test_a_length_penalty_makes_texts_of_beams_longer(tmp_path):
     assert tokens(-1.0) < tokens(0.0) < tokens(2.0)
 
 
-def test_repetition_is_held_down(gpt):
+def test_the_repetition_penalty_prevents_repetition(gpt):
     ((plain,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=20))
-    held = GenerationConfig(max_tokens=20, repetition_penalty=1e6)
-    ((other,),) = gpt.generate_ids(PROMPTS[1:2], held)
+    config = GenerationConfig(max_tokens=20, repetition_penalty=1e6)
+    ((other,),) = gpt.generate_ids(PROMPTS[1:2], config)
     assert len(set(other.token_ids)) == 20 > len(set(plain.token_ids))
 
 
 def test_each_token_is_streamed_when_it_is_generated(gpt):
     output = {}
     done = []
-    written = gpt.generate_ids(
+    generated = gpt.generate_ids(
         PROMPTS,
         GenerationConfig(max_tokens=5, samples=2),
         rows=4,
@@ -222,78 +223,78 @@ def test_each_token_is_streamed_when_it_is_generated(gpt):
     )
     assert output == {
         (prompt, sample): list(item.token_ids)
-        for prompt, each in enumerate(written)
+        for prompt, each in enumerate(generated)
         for sample, item in enumerate(each)
     }
     assert sorted(prompt for prompt, _ in done) == [0, 1, 2]
-    assert all(texts == written[prompt] for prompt, texts in done)
+    assert all(texts == generated[prompt] for prompt, texts in done)
 
 
-def test_what_is_no_token_is_not_written():
-    """Rows of the checkpoint that the vocabulary has no token for, and a gap in it."""
+def test_only_ids_of_the_vocabulary_are_generated():
+    """Some logits have no token: after the end of the vocabulary, and at a gap in it."""
     keras.utils.set_random_seed(0)
     tokenizer = tokenizer_of()
-    vocabulary = {x: i + (i > 10) for x, i in tokenizer.vocabulary.items()}  # none has the id 11
+    vocabulary = {x: i + (i > 10) for x, i in tokenizer.vocabulary.items()}  # without the id 11
     size = len(vocabulary) + 1
     model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=size + 30))
     model.tokenizer = RoFormerTokenizer(vocabulary, "char")
     model.mlm.bias.assign([50.0 * (i == 11 or i >= size) for i in range(size + 30)])
     for settings in ({}, {"samples": 4, "temperature": 3.0}, {"beams": 3}):
-        written = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
-        ids = {i for item in written[0] for i in item.token_ids}
+        generated = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
+        ids = {i for item in generated[0] for i in item.token_ids}
         assert ids <= set(vocabulary.values())
 
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_finished_prompt_is_reported_at_once(gpt, beams):
     output = []
-    configs = [GenerationConfig(max_tokens=most, beams=beams) for most in (6, 2, 4)]
-    written = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: output.append(each))
-    assert output == [(1, written[1]), (2, written[2]), (0, written[0])]
+    configs = [GenerationConfig(max_tokens=max_tokens, beams=beams) for max_tokens in (6, 2, 4)]
+    generated = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: output.append(each))
+    assert output == [(1, generated[1]), (2, generated[2]), (0, generated[0])]
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_what_is_given_up_ends_and_leaves_the_others_as_they_are(gpt, beams):
+def test_a_cancelled_prompt_ends_and_the_rest_is_unchanged(gpt, beams):
     config = GenerationConfig(max_tokens=9, beams=beams)
-    asked = []
+    checked = []
 
     def given_up(prompt):
-        asked.append(prompt)
-        return prompt == 1 and asked.count(1) == 3
+        checked.append(prompt)
+        return prompt == 1 and checked.count(1) == 3
 
-    written = gpt.generate_ids(PROMPTS, config, given_up=given_up)
-    whole = gpt.generate_ids(PROMPTS, config)
-    assert [len(each[0].token_ids) for each in written] == [9, 3, 9]
-    assert not written[1][0].ended
+    generated = gpt.generate_ids(PROMPTS, config, given_up=given_up)
+    full = gpt.generate_ids(PROMPTS, config)
+    assert [len(each[0].token_ids) for each in generated] == [9, 3, 9]
+    assert not generated[1][0].ended
     for number in (0, 2):
-        assert written[number][0].token_ids == whole[number][0].token_ids
+        assert generated[number][0].token_ids == full[number][0].token_ids
 
 
-def test_whose_turn_a_prompt_is_can_be_said(gpt):
+def test_turns_select_the_random_stream_of_a_prompt(gpt):
     config = GenerationConfig(max_tokens=8, temperature=2.0)
     prompts = [PROMPTS[0]] * 3
-    counted = [each[0].token_ids for each in gpt.generate_ids(prompts, config)]
-    message = [each[0].token_ids for each in gpt.generate_ids(prompts, config, turns=[2, 0, 0])]
-    assert message == [counted[2], counted[0], counted[0]]
-    assert len(set(counted)) == 3
+    by_default = [each[0].token_ids for each in gpt.generate_ids(prompts, config)]
+    by_turn = [each[0].token_ids for each in gpt.generate_ids(prompts, config, turns=[2, 0, 0])]
+    assert by_turn == [by_default[2], by_default[0], by_default[0]]
+    assert len(set(by_default)) == 3
 
 
 def test_texts_continue_their_prompts(gpt):
-    written = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
-    assert [len(each) for each in written] == [2, 2]
+    generated = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
+    assert [len(each) for each in generated] == [2, 2]
     prompt = gpt.encode_prompt("今天")
     assert prompt == gpt.tokenizer.encode("今天")[0][:-1]
     (ids,) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=4, samples=2, seed=3))
-    assert written[0] == [gpt.tokenizer.decode(item.token_ids) for item in ids]
+    assert generated[0] == [gpt.tokenizer.decode(item.token_ids) for item in ids]
 
 
-def test_no_more_is_written_than_the_model_was_made_for(gpt):
-    most = gpt.config.max_position_embeddings
-    prompt = [101, *range(200, 200 + most - 4)]
+def test_generation_stops_at_the_maximum_length_of_the_model(gpt):
+    max_tokens = gpt.config.max_position_embeddings
+    prompt = [101, *range(200, 200 + max_tokens - 4)]
     ((item,),) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=50))
-    assert len(prompt) + len(item.token_ids) == most
-    with pytest.raises(InputError, match=f"{most} tokens"):
-        gpt.generate_ids([[101] * most])
+    assert len(prompt) + len(item.token_ids) == max_tokens
+    with pytest.raises(InputError, match=f"{max_tokens} tokens"):
+        gpt.generate_ids([[101] * max_tokens])
 
 
 @pytest.mark.parametrize(
@@ -315,6 +316,6 @@ def test_no_more_is_written_than_the_model_was_made_for(gpt):
     ],
     ids=str,
 )
-def test_settings_that_make_no_sense_are_refused(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         GenerationConfig(**settings)

@@ -1,6 +1,6 @@
-"""What we save of a model that writes, and what transformers' `generate` writes with it.
+"""Tests that transformers' `generate` gives the same text with our exported models.
 
-Needs the extra [hf]. Prompts are ids: [CLS] and a text, without the [SEP] that would end it.
+They need the extra [hf]. Prompts are ids: [CLS] and a text, without the final [SEP].
 """
 
 from itertools import chain
@@ -16,14 +16,14 @@ from tests.support.random_model import random_writer
 
 pytestmark = pytest.mark.hf
 
-PROMPTS, MOST = 20, 16
+PROMPTS, MAX_TOKENS = 20, 16
 
 
 @pytest.fixture(scope="module", params=["gpt_char", "random"])
 def exported(request, released, transformers, tmp_path_factory):
-    """Our model of a checkpoint, and transformers' of the folder that it was exported to.
+    """Our model of a checkpoint, and the same model exported and loaded by transformers.
 
-    The released gpt model, recognized by its name only, and a fresh one.
+    The released gpt model, recognized only by its name, and a model with random weights.
     """
     folder = tmp_path_factory.mktemp(request.param)
     source = folder / "own"
@@ -43,7 +43,7 @@ def exported(request, released, transformers, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(exported):
-    """Twenty of them, of 1 to 12 ids: [CLS], and what is no special token."""
+    """Twenty prompts of 1 to 12 ids: [CLS] and ordinary tokens."""
     tokenizer = exported[0].tokenizer
     special = [tokenizer.vocabulary[token] for token in tokenizer.tokens if token[0] == "["]
     plain = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
@@ -54,37 +54,38 @@ def prompts(exported):
 
 
 def greedy(model, prompts):
-    """The most probable ids after each prompt, up to [SEP]: the whole row anew for every one."""
-    rows = np.zeros((len(prompts), max(map(len, prompts)) + MOST), "int32")
+    """Return the most probable ids after each prompt, up to [SEP], without a cache of keys."""
+    sequences = np.zeros((len(prompts), max(map(len, prompts)) + MAX_TOKENS), "int32")
     ends = np.array([len(prompt) for prompt in prompts])
-    for row, prompt in zip(rows, prompts, strict=True):
-        row[: len(prompt)] = prompt
-    lines = np.arange(len(prompts))
-    for _ in range(MOST):
-        logits = np.asarray(model({"token_ids": rows}))[lines, ends - 1]
-        rows[lines, ends] = logits.argmax(-1)
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        sequence[: len(prompt)] = prompt
+    indices = np.arange(len(prompts))
+    for _ in range(MAX_TOKENS):
+        logits = np.asarray(model({"token_ids": sequences}))[indices, ends - 1]
+        sequences[indices, ends] = logits.argmax(-1)
         ends += 1
     eos = model.tokenizer.sep_id
-    written = [
-        row[len(prompt) :][:MOST].tolist() for row, prompt in zip(rows, prompts, strict=True)
+    generated_ids = [
+        sequence[len(prompt) :][:MAX_TOKENS].tolist()
+        for sequence, prompt in zip(sequences, prompts, strict=True)
     ]
-    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in written]
+    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in generated_ids]
 
 
 def generated(model, torch, prompt, **settings):
-    """What transformers writes after one prompt."""
+    """Return the ids that transformers generates after one prompt."""
     arguments = torch.tensor([prompt])
     ids = model.generate(
         arguments,
         attention_mask=torch.ones_like(arguments),
-        max_new_tokens=MOST,
+        max_new_tokens=MAX_TOKENS,
         do_sample=False,
         **settings,
     )
     return ids[0, len(prompt) :].tolist()
 
 
-def test_it_knows_that_it_writes_and_where_a_text_ends(exported):
+def test_the_exported_config_is_a_decoder_with_special_tokens(exported):
     ours, theirs = exported
     assert theirs.config.is_decoder
     generation = theirs.generation_config
@@ -93,30 +94,30 @@ def test_it_knows_that_it_writes_and_where_a_text_ends(exported):
     assert generation.pad_token_id == ours.tokenizer.vocabulary["[PAD]"]
 
 
-def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
+def test_logits_are_equal_at_every_position(exported, prompts, torch):
     ours, theirs = exported
     tokens = list(chain.from_iterable(prompts))  # one long text
     with torch.no_grad():
         actual = theirs(torch.tensor([tokens])).logits.numpy()
     want = np.asarray(ours({"token_ids": np.array([tokens], "int32")}))
     np.testing.assert_allclose(actual, want, rtol=0, atol=5e-5)
-    changed = [*tokens[:-1], tokens[-1] + 1]  # which those before it do not see
+    changed = [*tokens[:-1], tokens[-1] + 1]  # tokens before it do not attend to it
     with torch.no_grad():
         rest = theirs(torch.tensor([changed])).logits.numpy()
     np.testing.assert_allclose(rest[:, :-1], actual[:, :-1], rtol=0, atol=1e-6)
 
 
-def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
+def test_transformers_generates_our_most_probable_ids(exported, prompts, torch):
     ours, theirs = exported
     want = greedy(ours, prompts)
     assert [generated(theirs, torch, prompt) for prompt in prompts] == want
-    assert any(len(ids) == MOST for ids in want)
-    if ours.tokenizer.vocab_size < 100:  # where [SEP] is likely now and then
+    assert any(len(ids) == MAX_TOKENS for ids in want)
+    if ours.tokenizer.vocab_size < 100:  # then [SEP] is sometimes the most likely
         assert any(ids[-1] == ours.tokenizer.sep_id for ids in want)
 
 
 @pytest.mark.parametrize(
-    ("ours_given", "theirs_given"),
+    ("our_settings", "their_settings"),
     [
         ({}, {}),
         ({"beams": 4, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.0}),
@@ -124,24 +125,24 @@ def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
     ],
     ids=["greedy", "beams", "beams by length"],
 )
-def test_both_write_the_same(ours_given, theirs_given, exported, prompts, torch):
+def test_both_generate_the_same_ids(our_settings, their_settings, exported, prompts, torch):
     ours, theirs = exported
-    config = GenerationConfig(max_tokens=MOST, **ours_given)
+    config = GenerationConfig(max_tokens=MAX_TOKENS, **our_settings)
     actual = [list(item.token_ids) for (item,) in ours.generate_ids(prompts, config)]
     eos = ours.tokenizer.sep_id
-    want = [generated(theirs, torch, prompt, **theirs_given) for prompt in prompts]
+    want = [generated(theirs, torch, prompt, **their_settings) for prompt in prompts]
     assert actual == [[i for i in ids if i != eos] for ids in want]
 
 
 @pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
-def test_it_writes_what_was_recorded_of_bert4keras(exported, recorded, torch):
+def test_transformers_generates_the_ids_recorded_from_bert4keras(exported, recorded, torch):
     ids = recorded("gpt_char")["greedy_ids"][0].tolist()
-    written = generated(exported[1], torch, ids[:6])
-    assert written[: len(ids) - 6] == ids[6:]
+    generated_ids = generated(exported[1], torch, ids[:6])
+    assert generated_ids[: len(ids) - 6] == ids[6:]
 
 
-def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp_path):
-    """Its config.json has no word of ours, only `is_decoder`."""
+def test_a_causal_model_saved_by_transformers_is_loaded_as_causal(transformers, torch, tmp_path):
+    """Its config.json has only `is_decoder`, none of our keys."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "initializer_range": 0.5}

@@ -1,4 +1,4 @@
-"""What `save_pretrained` writes, opened by transformers' own RoFormer. Needs the extra [hf]."""
+"""Tests that transformers' RoFormer loads our saved models. They need the extra [hf]."""
 
 import json
 
@@ -16,16 +16,16 @@ from roformer_tf.models.heads import (
 pytestmark = pytest.mark.hf
 
 
-def loaded_whole(cls, folder):
-    """Load with transformers; nothing may be missing, left over or of another shape."""
+def load_completely(cls, folder):
+    """Load with transformers; no weight may be missing, unused or of another shape."""
     model, report = cls.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values()), report
     return model.eval()
 
 
 def outputs(model, inputs, real, **arguments):
-    """What a model of transformers gives."""
-    import torch  # not above: this file is also collected where it is missing
+    """Return the outputs of a transformers model."""
+    import torch  # local: this file is also collected without torch
 
     with torch.no_grad():
         return model(
@@ -37,7 +37,7 @@ def outputs(model, inputs, real, **arguments):
 
 
 def hidden_states(model, inputs, real):
-    """Every hidden state by transformers: a list of (B, T, H)."""
+    """Return every hidden state of a transformers model: a list of (B, T, H)."""
     states = outputs(model, inputs, real, output_hidden_states=True).hidden_states
     return [state.numpy() for state in states]
 
@@ -51,9 +51,9 @@ def test_transformers_gives_the_same_hidden_states(
     encoder.save_pretrained(tmp_path)
     inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    theirs = hidden_states(loaded_whole(transformers.RoFormerModel, tmp_path), inputs, real)
+    theirs = hidden_states(load_completely(transformers.RoFormerModel, tmp_path), inputs, real)
     ours = encoder.hidden_states(inputs)
-    for mine, other in zip(ours[1:], theirs[1:], strict=True):  # theirs begin before E → H
+    for mine, other in zip(ours[1:], theirs[1:], strict=True):  # theirs[0] has size E, not H
         np.testing.assert_allclose(to_float64(mine)[real], other[real], rtol=0, atol=1e-5)
 
 
@@ -66,7 +66,7 @@ def test_transformers_gives_the_same_logits(
     model.save_pretrained(tmp_path)
     inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    theirs = outputs(loaded_whole(transformers.RoFormerForMaskedLM, tmp_path), inputs, real)
+    theirs = outputs(load_completely(transformers.RoFormerForMaskedLM, tmp_path), inputs, real)
     ours = to_float64(model(inputs))
     np.testing.assert_allclose(ours[real], theirs.logits.numpy()[real], rtol=0, atol=2e-5)
 
@@ -76,7 +76,7 @@ def test_transformers_gives_the_same_logits(
     [
         (RoFormerForCausalLM, "gpt_char", None),
         (RoFormerForSequenceClassification, "hf_word_seqcls", None),
-        (RoFormerForSequenceClassification, "word", 2),  # which transformers does not write down
+        (RoFormerForSequenceClassification, "word", 2),  # transformers does not save this default
         (RoFormerForSequenceClassification, "char", 1),
         (RoFormerForTokenClassification, "word_project", 7),
     ],
@@ -98,24 +98,24 @@ def test_transformers_gives_the_same_logits_of_every_head(
     model.save_pretrained(tmp_path / "ours")
     inputs = inputs_of(recorded(source))
     real = real_positions(inputs["token_ids"])
-    theirs = loaded_whole(getattr(transformers, cls.__name__), tmp_path / "ours")
+    theirs = load_completely(getattr(transformers, cls.__name__), tmp_path / "ours")
     ours = to_float64(model(inputs))
     got = outputs(theirs, inputs, real).logits.numpy()
     assert got.shape == ours.shape
-    counted = real if got.ndim == 3 else slice(None)
-    np.testing.assert_allclose(ours[counted], got[counted], rtol=0, atol=2e-5)
-    # and back: what transformers writes of it is the same model to us
+    compared = real if got.ndim == 3 else slice(None)
+    np.testing.assert_allclose(ours[compared], got[compared], rtol=0, atol=2e-5)
+    # We load the same model from what transformers saves.
     theirs.save_pretrained(tmp_path / "theirs")
     again = cls.from_pretrained(tmp_path / "theirs")
     assert again.config.attention_type == model.config.attention_type
-    # Both eagerly, as first calls are: from the second on a graph rounds otherwise.
+    # Both are first calls, which are eager: later calls use a graph, which rounds differently.
     np.testing.assert_array_equal(to_float64(again(inputs)), ours)
 
 
 @pytest.mark.parametrize(
     "labels", [{}, {"id2label": {0: "差", 1: "好"}, "label2id": {"差": 0, "好": 1}}]
 )
-def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path, transformers):
+def test_transformers_reads_the_label_names(labels, tiny, tmp_path, transformers):
     model = RoFormerForSequenceClassification(tiny(unknown=labels), num_labels=2)
     model.save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -123,7 +123,7 @@ def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path, tr
     assert config.num_labels == 2
 
 
-def test_transformers_turns_by_another_base_too(
+def test_transformers_uses_another_rotary_base(
     tiny, real_positions, to_float64, tmp_path, transformers
 ):
     encoder = RoFormerEncoder(tiny(rotary_base=50.0, hidden_act="gelu_new"))
@@ -131,15 +131,15 @@ def test_transformers_turns_by_another_base_too(
     ids = np.random.default_rng(0).integers(1, 50, (2, 30))
     inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
     theirs = hidden_states(
-        loaded_whole(transformers.RoFormerModel, tmp_path), inputs, real_positions(ids)
+        load_completely(transformers.RoFormerModel, tmp_path), inputs, real_positions(ids)
     )
     np.testing.assert_allclose(theirs[-1], to_float64(encoder(inputs)), rtol=0, atol=1e-5)
 
 
-def test_a_model_with_a_head_opens_as_the_bare_encoder_and_back(
+def test_a_model_with_a_head_is_loaded_as_encoder_and_saved_again(
     released, recorded, inputs_of, real_positions, to_float64, tmp_path, transformers
 ):
-    """What transformers writes of what we wrote is the same checkpoint to us."""
+    """We load the same checkpoint from what transformers saves of our model."""
     model = RoFormerForMaskedLM.from_pretrained(released("char"))
     model.save_pretrained(tmp_path / "ours")
     assert json.loads((tmp_path / "ours" / "config.json").read_text())["architectures"] == [
@@ -147,11 +147,11 @@ def test_a_model_with_a_head_opens_as_the_bare_encoder_and_back(
     ]
     inputs = inputs_of(recorded("char"))
     real = real_positions(inputs["token_ids"])
-    bare = transformers.RoFormerModel.from_pretrained(tmp_path / "ours").eval()
+    encoder = transformers.RoFormerModel.from_pretrained(tmp_path / "ours").eval()
     want = to_float64(model.encoder(inputs))
-    got = hidden_states(bare, inputs, real)[-1]
+    got = hidden_states(encoder, inputs, real)[-1]
     np.testing.assert_allclose(got[real], want[real], rtol=0, atol=1e-5)
-    loaded_whole(transformers.RoFormerForMaskedLM, tmp_path / "ours").save_pretrained(
+    load_completely(transformers.RoFormerForMaskedLM, tmp_path / "ours").save_pretrained(
         tmp_path / "theirs"
     )
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "theirs")

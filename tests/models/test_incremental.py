@@ -1,4 +1,4 @@
-"""What a model reads with its keys and values kept, against what it gives for the whole row."""
+"""Tests of incremental decoding with cached keys and values against calls on full sequences."""
 
 import keras
 import numpy as np
@@ -12,12 +12,12 @@ from roformer_tf.models.onnx_step import OnnxStep
 
 VOCABULARY = 50
 PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
-"""Of several lengths, one as long as slots are counted in, one with a token that is padding."""
+"""Prompts of several lengths: one fills the slots exactly, one contains a padding token."""
 
 
 @pytest.fixture(autouse=True)
 def without_onnx(monkeypatch):
-    """Several rows are read on by the model itself; by ONNX Runtime in `test_onnx_step.py`."""
+    """Keras decodes several sequences here; `test_onnx_step.py` tests decoding by ONNX Runtime."""
     monkeypatch.setattr(OnnxStep, "can_read", lambda model: False)
 
 
@@ -27,43 +27,45 @@ def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32"
     return RoFormerForCausalLM(config, dtype=dtype)
 
 
-def whole(model, prompts, written):
-    """Per row the logits after its prompt and after each new token, from one call on all."""
-    ids = np.zeros((len(prompts), max(map(len, prompts)) + len(written[0])), "int32")
+def full_logits(model, prompts, new_tokens):
+    """Return logits after each prompt and each new token, from one call on full sequences."""
+    ids = np.zeros((len(prompts), max(map(len, prompts)) + len(new_tokens[0])), "int32")
     segments = np.zeros_like(ids)
-    for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
-        end = len(prompt) + len(tokens)  # the padding after it is invisible
+    for row, (prompt, tokens) in enumerate(zip(prompts, new_tokens, strict=True)):
+        end = len(prompt) + len(tokens)  # the padding after it has no effect
         ids[row, :end] = [*prompt, *tokens]
         segments[row, len(prompt) : end] = model.config.attention_type == "unilm"
     logits = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
     return [
         logits[row, len(prompt) - 1 :][: len(tokens) + 1]
-        for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True))
+        for row, (prompt, tokens) in enumerate(zip(prompts, new_tokens, strict=True))
     ]
 
 
 @pytest.mark.quick_cases("interleaved-causal", "half-unilm")
 @pytest.mark.parametrize("attention_type", ["causal", "unilm"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_each_step_gives_the_logits_of_the_whole_row(tiny, style, attention_type, record_property):
+def test_each_step_gives_the_logits_of_the_full_sequence(
+    tiny, style, attention_type, record_property
+):
     model = model_of(tiny, style, attention_type)
     decoder = IncrementalDecoder(model)
-    written = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
-    written[1, 2] = 0  # read as padding
+    new_tokens = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
+    new_tokens[1, 2] = 0  # treated as padding
     logits = decoder.begin(PROMPTS, room=6)
-    worst, expected = 0.0, whole(model, PROMPTS, written)
+    worst, expected = 0.0, full_logits(model, PROMPTS, new_tokens)
     for step in range(7):
         for row in range(len(PROMPTS)):
-            if step and written[row, step - 1] == 0:
-                continue  # what padding itself sees is not specified
+            if step and new_tokens[row, step - 1] == 0:
+                continue  # the logits at padding are not specified
             worst = max(worst, float(np.abs(logits[row] - expected[row][step]).max()))
         if step < 6:
-            logits = decoder.append(written[:, step])
+            logits = decoder.append(new_tokens[:, step])
     assert worst <= 1e-5
     record_property("difference", (f"kept, {style}, {attention_type}", "logits", worst, 1e-5))
 
 
-def test_a_text_of_a_packed_row_goes_on_as_by_itself(tiny):
+def test_a_packed_document_has_the_logits_of_the_document_alone(tiny):
     model = model_of(tiny)
     first, second = [1, 30, 31, 32], [1, 33, 34]
     logits = IncrementalDecoder(model).begin([second], room=1)
@@ -74,56 +76,56 @@ def test_a_text_of_a_packed_row_goes_on_as_by_itself(tiny):
     np.testing.assert_allclose(logits[0], ops.convert_to_numpy(model(packed))[0, -1], atol=1e-5)
 
 
-def test_a_row_gives_in_a_batch_what_it_gives_alone(tiny):
+def test_a_sequence_gives_the_same_in_a_batch_and_alone(tiny):
     model = model_of(tiny)
-    together = IncrementalDecoder(model)
-    logits = together.begin(PROMPTS, room=3)
-    for row in (1, 3):  # the shortest, and one with padding inside
+    batched = IncrementalDecoder(model)
+    logits = batched.begin(PROMPTS, room=3)
+    for row in (1, 3):  # the shortest prompt, and one with padding inside
         alone = IncrementalDecoder(model).begin([PROMPTS[row]], room=3)
         np.testing.assert_allclose(logits[row], alone[0], atol=1e-5)
 
 
-def test_rows_are_repeated_reordered_and_dropped(tiny):
+def test_sequences_are_repeated_reordered_and_dropped(tiny):
     model = model_of(tiny)
     decoder = IncrementalDecoder(model)
     decoder.begin(PROMPTS, room=4)
     decoder.append(np.array([5, 6, 7, 8]))
     decoder.choose([2, 0, 2])
     logits = decoder.append(np.array([9, 10, 11]))
-    expected = whole(model, [PROMPTS[i] for i in (2, 0, 2)], [[7, 9], [5, 10], [7, 11]])
+    expected = full_logits(model, [PROMPTS[i] for i in (2, 0, 2)], [[7, 9], [5, 10], [7, 11]])
     for row in range(3):
         np.testing.assert_allclose(logits[row], expected[row][-1], atol=1e-5)
 
 
 @pytest.mark.slow
-def test_more_slots_follow_by_need(tiny):
+def test_slots_are_added_as_needed(tiny):
     model = model_of(tiny, hidden_size=8, num_attention_heads=2, intermediate_size=8)
     decoder = IncrementalDecoder(model)
     logits = decoder.begin([[1, 2, 3]], room=1)
-    written = np.random.default_rng(1).integers(1, VOCABULARY, CHUNK + STEP + 2)
-    for token in written:
+    new_tokens = np.random.default_rng(1).integers(1, VOCABULARY, CHUNK + STEP + 2)
+    for token in new_tokens:
         logits = decoder.append(np.array([token]))
-    expected = whole(model, [[1, 2, 3]], [written])[0][-1]
+    expected = full_logits(model, [[1, 2, 3]], [new_tokens])[0][-1]
     np.testing.assert_allclose(logits[0], expected, atol=1e-5)
 
 
-def test_it_is_near_in_bfloat16(tiny):
+def test_bfloat16_logits_are_close(tiny):
     model = model_of(tiny, dtype="bfloat16", initializer_range=0.1)
     decoder = IncrementalDecoder(model)
     decoder.begin(PROMPTS[:1], room=2)
     logits = decoder.append(np.array([5]))
     assert logits.dtype == np.float32
-    np.testing.assert_allclose(logits[0], whole(model, PROMPTS[:1], [[5]])[0][-1], atol=0.05)
+    np.testing.assert_allclose(logits[0], full_logits(model, PROMPTS[:1], [[5]])[0][-1], atol=0.05)
 
 
 @pytest.mark.slow
-def test_quantized_it_reads_on_as_quantized(tiny):
+def test_a_quantized_model_is_decoded_quantized(tiny):
     model = model_of(tiny)
     model.quantize("int8")
     logits = IncrementalDecoder(model).begin(PROMPTS[:1], room=1)
-    np.testing.assert_allclose(logits[0], whole(model, PROMPTS[:1], [[]])[0][-1], atol=1e-4)
+    np.testing.assert_allclose(logits[0], full_logits(model, PROMPTS[:1], [[]])[0][-1], atol=1e-4)
 
 
-def test_a_model_that_sees_what_is_to_be_written_is_refused(tiny):
+def test_a_bidirectional_model_is_refused(tiny):
     with pytest.raises(InputError, match="bidirectional"):
         IncrementalDecoder(model_of(tiny, attention_type="bidirectional"))

@@ -1,4 +1,4 @@
-"""What a model may be called with; anything else is one message that names the expected keys."""
+"""Tests of the inputs of models: invalid ones give an error that lists the expected keys."""
 
 import keras
 import numpy as np
@@ -54,15 +54,15 @@ def encoder(tiny):
     return RoFormerEncoder(tiny(num_hidden_layers=1))
 
 
-@pytest.mark.parametrize("what", WRONG)
-def test_other_inputs_are_refused(what, encoder):
-    inputs, message = WRONG[what]
-    for _ in range(2):  # the second call of a kind may be a compiled one
+@pytest.mark.parametrize("case", WRONG)
+def test_invalid_inputs_are_refused(case, encoder):
+    inputs, message = WRONG[case]
+    for _ in range(2):  # the second call may be traced
         with pytest.raises(InputError, match=message):
             encoder(inputs)
 
 
-def test_lists_none_and_an_integer_mask_are_taken(encoder, to_float64):
+def test_lists_none_and_boolean_masks_are_accepted(encoder, to_float64):
     want = to_float64(encoder({"token_ids": IDS}))
     for inputs in (
         {"token_ids": IDS.tolist()},
@@ -81,7 +81,7 @@ def test_lists_none_and_an_integer_mask_are_taken(encoder, to_float64):
         (RoFormerForTokenClassification, (), "labels"),
     ],
 )
-def test_each_class_knows_its_own_keys(kind, known, unknown, tiny):
+def test_each_class_accepts_only_its_own_keys(kind, known, unknown, tiny):
     model = kind(tiny(num_hidden_layers=1, num_labels=3))
     zeros = np.zeros_like(IDS)
     model({"token_ids": IDS, **dict.fromkeys(known, zeros)})
@@ -90,8 +90,8 @@ def test_each_class_knows_its_own_keys(kind, known, unknown, tiny):
         model({"token_ids": IDS, unknown: zeros})
 
 
-@pytest.mark.parametrize("how", ["fit", "predict", "functional"])
-def test_keys_are_checked_wherever_a_model_is_called(how, tiny):
+@pytest.mark.parametrize("method", ["fit", "predict", "functional"])
+def test_keys_are_checked_in_fit_predict_and_functional_models(method, tiny):
     model = RoFormerForSequenceClassification(tiny(num_hidden_layers=1, num_labels=2))
     inputs = {"token_ids": IDS, "attention_mask": np.ones_like(IDS)}
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
@@ -101,12 +101,12 @@ def test_keys_are_checked_wherever_a_model_is_called(how, tiny):
         "functional": lambda: model({x: keras.Input((None,), dtype="int32") for x in inputs}),
     }
     with pytest.raises(InputError, match="attention_mask is sequence_ids here"):
-        calls[how]()
+        calls[method]()
 
 
 @pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 2, 1)])
 @pytest.mark.parametrize("name", ["masked_positions", "labels"])
-def test_other_inputs_have_the_batch_of_the_tokens(name, shape, tiny):
+def test_inputs_must_have_the_batch_size_of_the_tokens(name, shape, tiny):
     model = RoFormerForMaskedLM(tiny(num_hidden_layers=1))
     with pytest.raises(InputError, match=f"{name} has the shape"):
         model({"token_ids": np.repeat(IDS, 2, 0), name: np.zeros(shape, "int32")})

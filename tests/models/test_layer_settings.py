@@ -1,4 +1,4 @@
-"""What is set on layers is kept by a `.keras` file, or refused; our own format merges LoRA."""
+"""Tests that a `.keras` file keeps the settings of layers or refuses, and that LoRA is merged."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def classifier(tiny):
 
 
 def state(model):
-    """What trains, in the order of the weights."""
+    """Return which layers and weights are trainable, in order."""
     layers = [layer.trainable for layer in model._flatten_layers()]
     return layers, [weight.trainable for weight in model.weights], len(model.trainable_weights)
 
@@ -53,20 +53,20 @@ FREEZE = {
 
 @pytest.mark.quick_cases("encoder-False", "*-True")
 @pytest.mark.parametrize(
-    ("what", "around"), [*((what, False) for what in FREEZE), ("all but one layer", True)]
+    ("case", "nested"), [*((case, False) for case in FREEZE), ("all but one layer", True)]
 )
-def test_what_is_frozen_stays_frozen(what, around, classifier, tmp_path):
-    FREEZE[what](classifier)
+def test_frozen_layers_and_weights_stay_frozen(case, nested, classifier, tmp_path):
+    FREEZE[case](classifier)
     model = classifier
-    if around:  # as a part of a user's own model
+    if nested:  # as part of a user's own model
         ids = keras.Input((None,), dtype="int32", name="token_ids")
         model = keras.Model({"token_ids": ids}, keras.layers.Dense(2)(model({"token_ids": ids})))
     before = state(classifier)
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
-    again = loaded.get_layer(classifier.name) if around else loaded
+    again = loaded.get_layer(classifier.name) if nested else loaded
     assert state(again) == before
-    assert (before[2] < len(classifier.weights)) == (what != "thawed")
+    assert (before[2] < len(classifier.weights)) == (case != "thawed")
     np.testing.assert_allclose(np.asarray(loaded(INPUTS)), np.asarray(model(INPUTS)), atol=1e-6)
 
 
@@ -85,32 +85,32 @@ CHANGE = {
 
 
 @pytest.mark.quick_cases("rate", "lora_alpha", "dtype", "config")
-@pytest.mark.parametrize("what", CHANGE)
-def test_what_a_file_cannot_keep_is_refused(what, classifier, tmp_path):
+@pytest.mark.parametrize("case", CHANGE)
+def test_settings_that_a_file_cannot_keep_are_refused(case, classifier, tmp_path):
     path = tmp_path / "model.keras"
     classifier.save(path)
     before = path.read_bytes()
-    CHANGE[what](classifier)
-    with pytest.raises(InputError, match=f"cannot be saved as .keras: .*{what}"):
+    CHANGE[case](classifier)
+    with pytest.raises(InputError, match=f"cannot be saved as .keras: .*{case}"):
         classifier.save(path)
     assert path.read_bytes() == before
 
 
-def test_rematerialize_is_kept(classifier, tmp_path):
+def test_rematerialize_is_saved(classifier, tmp_path):
     classifier.encoder.rematerialize = True
     classifier.save(tmp_path / "model.keras")
     assert keras.saving.load_model(tmp_path / "model.keras").encoder.rematerialize
 
 
 @pytest.mark.usefixtures("quantizing")
-def test_a_quantized_model_is_refused(classifier, tmp_path):
+def test_a_quantized_model_is_not_saved(classifier, tmp_path):
     classifier.quantize("int8")
     with pytest.raises(InputError, match=r"saved as \.keras: dtype .*int8"):
         classifier.save(tmp_path / "model.keras")
 
 
 @pytest.mark.parametrize("kind", [RotaryMultiHeadAttention, RotaryLinearAttention])
-def test_a_layer_in_a_users_model_stays_as_frozen_as_it_was(kind, tmp_path):
+def test_frozen_projections_in_a_users_model_stay_frozen(kind, tmp_path):
     x = keras.Input((5, 8))
     layer = kind(2, 4)
     model = keras.Model(x, layer(x, x))
@@ -135,10 +135,10 @@ def test_lora_is_merged_into_our_format(trained, classifier, tmp_path):
     classifier.save_pretrained(tmp_path / "model")
     again = RoFormerForSequenceClassification.from_pretrained(tmp_path / "model")
     np.testing.assert_allclose(np.asarray(again(INPUTS)), want, atol=1e-5)
-    assert all(layer.lora_enabled for layer in adapted)  # the model itself goes on as it was
+    assert all(layer.lora_enabled for layer in adapted)  # the model itself is unchanged
 
 
-def test_lora_on_the_words_is_merged_too(tiny, tmp_path):
+def test_lora_on_word_embeddings_is_merged(tiny, tmp_path):
     model = RoFormerForMaskedLM(tiny(num_hidden_layers=1))
     model.encoder.embeddings.word.enable_lora(2)
     model.encoder.embeddings.word.lora_embeddings_b.assign(np.ones((2, 32)) / 5)

@@ -1,4 +1,4 @@
-"""RoFormerForMaskedLM as a Keras model. What was recorded of it is in test_families.py."""
+"""Tests of RoFormerForMaskedLM as a Keras model. Its recorded outputs are in test_families.py."""
 
 import contextlib
 import io
@@ -22,44 +22,46 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss
 LOGIT_BOUND = 2e-5
 
 
-def test_logits_at_masked_positions_are_those_of_the_whole_row(
+def test_logits_at_masked_positions_equal_those_of_the_full_sequence(
     masked_lm, recorded, inputs_of, to_float64
 ):
     model, inputs = masked_lm("char"), inputs_of(recorded("char"))
     rows, length = inputs["token_ids"].shape
     positions = np.random.default_rng(0).integers(0, length, (rows, 7)).astype("int32")
     positions[0] = [0, 0, length - 1, length - 1, 3, 2, 1]
-    whole = to_float64(model(inputs))
-    some = model({**inputs, "masked_positions": positions})
-    assert some.shape == (rows, 7, model.config.vocab_size)
-    want = np.take_along_axis(whole, positions[..., None], 1)
-    np.testing.assert_allclose(to_float64(some), want, rtol=0, atol=5e-6)
+    full = to_float64(model(inputs))
+    selected = model({**inputs, "masked_positions": positions})
+    assert selected.shape == (rows, 7, model.config.vocab_size)
+    want = np.take_along_axis(full, positions[..., None], 1)
+    np.testing.assert_allclose(to_float64(selected), want, rtol=0, atol=5e-6)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
-    """The last layer, which computes those positions alone, changes no weight's gradient."""
+def test_gradients_through_masked_positions_equal_those_of_all_positions(tiny):
+    """The last layer computes only the masked positions, which must not change gradients."""
     rng = np.random.default_rng(1)
     token_ids = rng.integers(1, 60, (4, 12)).astype("int32")
     token_ids[:, 9:] = 0
     positions = np.stack([rng.permutation(9)[:3] for _ in range(4)]).astype("int32")
     labels = rng.integers(1, 60, (4, 3)).astype("int32")
-    everywhere = np.zeros((4, 12), "int32")
-    np.put_along_axis(everywhere, positions, labels, 1)
-    counted = (everywhere != 0).astype("float32")
+    all_labels = np.zeros((4, 12), "int32")
+    np.put_along_axis(all_labels, positions, labels, 1)
+    label_weights = (all_labels != 0).astype("float32")
     config = tiny(vocab_size=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
-    moved = []
+    trained_weights = []
     for arguments, wanted, weights in [
         ({"masked_positions": positions}, labels, None),
-        ({}, everywhere, counted),
+        ({}, all_labels, label_weights),
     ]:
         keras.utils.set_random_seed(3)
         model = RoFormerForMaskedLM(config)
         model.compile(keras.optimizers.SGD(1.0), MaskedTokenLoss())
         model.train_on_batch({"token_ids": token_ids, **arguments}, wanted, weights)
-        moved.append([ops.convert_to_numpy(variable) for variable in model.trainable_variables])
-    for at_positions, in_whole_rows in zip(*moved, strict=True):
-        np.testing.assert_allclose(at_positions, in_whole_rows, rtol=0, atol=2e-6)
+        trained_weights.append(
+            [ops.convert_to_numpy(variable) for variable in model.trainable_variables]
+        )
+    for at_positions, at_all_positions in zip(*trained_weights, strict=True):
+        np.testing.assert_allclose(at_positions, at_all_positions, rtol=0, atol=2e-6)
 
 
 @pytest.mark.quick_cases(
@@ -87,13 +89,13 @@ def test_half_precision_loads_and_its_logits_are_close(
 ):
     arrays = recorded("word")
     model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
-    held = {keras.backend.standardize_dtype(weight.dtype) for weight in model.encoder.weights}
-    assert held == {"float32" if dtype.startswith("mixed") else dtype}
+    dtypes = {keras.backend.standardize_dtype(weight.dtype) for weight in model.encoder.weights}
+    assert dtypes == {"float32" if dtype.startswith("mixed") else dtype}
     real = real_positions(arrays["token_ids"])
     logits = to_float64(model(inputs_of(arrays)))
-    of_tokens = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
-    apart = np.abs(of_tokens - arrays["mlm_token_logit"])[real]
-    assert 1e-4 < apart.max() < bound  # the largest of these logits are about 4
+    token_logits = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
+    errors = np.abs(token_logits - arrays["mlm_token_logit"])[real]
+    assert 1e-4 < errors.max() < bound  # the largest of these logits are about 4
 
 
 def test_the_decoder_is_tied_to_the_word_embeddings(tiny, to_float64):
@@ -103,13 +105,13 @@ def test_the_decoder_is_tied_to_the_word_embeddings(tiny, to_float64):
     before = to_float64(model(inputs))
     table = model.encoder.embeddings.word.embeddings
     values = ops.convert_to_numpy(table).copy()
-    values[49] *= 3.0  # of a token that the input does not hold
+    values[49] *= 3.0  # of a token that is not in the input
     table.assign(values)
     changed = np.abs(to_float64(model(inputs)) - before).max((0, 1)) > 1e-6
     np.testing.assert_array_equal(np.flatnonzero(changed), [49])
 
 
-def test_a_released_checkpoint_brings_its_tokenizer(masked_lm, released):
+def test_a_released_checkpoint_includes_its_tokenizer(masked_lm, released):
     tokenizer = masked_lm("word").tokenizer
     assert tokenizer.tokenization == "word"
     assert tokenizer.vocab_size == masked_lm("word").config.vocab_size
@@ -121,7 +123,7 @@ def test_a_released_checkpoint_brings_its_tokenizer(masked_lm, released):
 )
 @pytest.mark.parametrize("name", ["word", "char", "word_project", "word_adam", "hf_word"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_saved_and_loaded_again_every_weight_is_equal_in_every_bit(
+def test_saved_and_loaded_weights_are_bit_identical(
     name, style, released, tmp_path, recorded, inputs_of, to_float64
 ):
     model = RoFormerForMaskedLM.from_pretrained(released(name), rotary_style=style)
@@ -138,7 +140,7 @@ def test_saved_and_loaded_again_every_weight_is_equal_in_every_bit(
 
 @pytest.mark.quick_cases("word_project")
 @pytest.mark.parametrize("name", ["word", "char", "word_project"])
-def test_a_half_and_half_model_of_a_released_zip_gives_the_same_numbers(
+def test_a_half_style_model_of_a_released_zip_gives_the_same_hidden_states(
     name, released, masked_lm, recorded, inputs_of, real_positions, to_float64
 ):
     inputs = inputs_of(recorded(name))
@@ -150,10 +152,10 @@ def test_a_half_and_half_model_of_a_released_zip_gives_the_same_numbers(
         to_float64(model.named_variables()["encoder/layer_0/attention/query/kernel"])
         for model in (half, masked_lm(name))
     ]
-    assert (kernels[0] != kernels[1]).any()  # it is another model indeed
+    assert (kernels[0] != kernels[1]).any()  # the weights do differ
 
 
-def test_parts_that_a_file_lacks_are_new_and_named(tiny, tmp_path, caplog, to_float64):
+def test_missing_heads_are_initialized_with_a_warning(tiny, tmp_path, caplog, to_float64):
     encoder = RoFormerEncoder(tiny())
     encoder.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
@@ -163,14 +165,14 @@ def test_parts_that_a_file_lacks_are_new_and_named(tiny, tmp_path, caplog, to_fl
         np.testing.assert_array_equal(to_float64(mine), to_float64(other))
 
 
-def test_parts_that_a_class_has_no_use_for_are_named(released, caplog):
+def test_unused_heads_are_reported(released, caplog):
     with caplog.at_level(logging.WARNING):
         RoFormerForMaskedLM.from_pretrained(released("word_adam"))
     assert "pooler, seq_relationship left unused by RoFormerForMaskedLM" in caplog.text
 
 
 @pytest.mark.parametrize(
-    ("left_out", "message"),
+    ("missing", "message"),
     [
         ("roformer.embeddings.word_embeddings.weight", "lacks 1 weights, such as encoder/embedd"),
         ("roformer.encoder.layer.0.", "lacks 16 weights, such as encoder/layer_0/"),
@@ -179,11 +181,11 @@ def test_parts_that_a_class_has_no_use_for_are_named(released, caplog):
         ("roformer.", "lacks 3[0-9] weights"),
     ],
 )
-def test_a_checkpoint_that_lacks_weights_is_refused(left_out, message, released, tmp_path):
+def test_a_checkpoint_that_lacks_weights_is_refused(missing, message, released, tmp_path):
     folder = shutil.copytree(released("hf_word"), tmp_path / "broken")
     tensors = load_file(folder / "model.safetensors")
-    kept = {name: array for name, array in tensors.items() if not name.startswith(left_out)}
-    save_file(kept, folder / "model.safetensors")
+    remaining = {name: array for name, array in tensors.items() if not name.startswith(missing)}
+    save_file(remaining, folder / "model.safetensors")
     with pytest.raises(InputError, match=message):
         RoFormerForMaskedLM.from_pretrained(folder)
 
@@ -201,7 +203,7 @@ def test_an_override_reaches_the_layers(released):
     assert (layer.output_drop.rate, layer.attention.dropout) == (0.0, 0.25)
 
 
-def test_it_is_saved_as_a_keras_file_and_loaded(tiny, tmp_path, to_float64):
+def test_a_keras_file_is_saved_and_loaded(tiny, tmp_path, to_float64):
     model = RoFormerForMaskedLM(tiny(rotary_style="half", embedding_size=16))
     model.mlm.bias.assign(np.arange(50.0))
     inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
@@ -212,7 +214,7 @@ def test_it_is_saved_as_a_keras_file_and_loaded(tiny, tmp_path, to_float64):
 
 
 @pytest.mark.slow
-def test_it_is_part_of_a_functional_model(tiny, tmp_path):
+def test_a_model_is_part_of_a_functional_model(tiny, tmp_path):
     inputs = {
         "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
         "masked_positions": keras.Input((3,), dtype="int32", name="masked_positions"),
@@ -221,9 +223,9 @@ def test_it_is_part_of_a_functional_model(tiny, tmp_path):
     assert logits.shape == (None, 3, 50)
     assert logits.dtype == "float32"
     model = keras.Model(inputs, keras.layers.Softmax()(logits))
-    with contextlib.redirect_stdout(io.StringIO()) as shown:
+    with contextlib.redirect_stdout(io.StringIO()) as summary:
         model.summary()
-    assert "masked_lm" in shown.getvalue()
+    assert "masked_lm" in summary.getvalue()
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     batch = {
@@ -235,7 +237,7 @@ def test_it_is_part_of_a_functional_model(tiny, tmp_path):
     np.testing.assert_array_equal(loaded.predict(batch, verbose=0), probabilities)
 
 
-def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(masked_lm):
+def test_a_masked_position_outside_its_sequence_is_refused_or_clipped(masked_lm):
     model = masked_lm("word")
     ids = np.random.default_rng(0).integers(1, model.config.vocab_size, (3, 6)).astype("int32")
     wrong = np.array([[-1, 2], [6, 2], [-7, 11]], "int32")
@@ -250,7 +252,7 @@ def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(mas
 @pytest.mark.quick_cases("float32-2", "mixed_bfloat16-3")
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtype):
+def test_with_labels_the_model_returns_losses_for_any_chunk_size(released, chunks, dtype):
     model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
     rng = np.random.default_rng(0)
     vocabulary = model.config.vocab_size
@@ -260,8 +262,8 @@ def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtyp
     }
     labels = rng.integers(0, vocabulary, (3, 5)).astype("int32")
     logits = keras.ops.convert_to_numpy(model(inputs)).astype("float64")
-    shares = np.exp(logits - logits.max(-1, keepdims=True))
-    want = -np.log(np.take_along_axis(shares, labels[..., None], -1)[..., 0] / shares.sum(-1))
+    exponents = np.exp(logits - logits.max(-1, keepdims=True))
+    want = -np.log(np.take_along_axis(exponents, labels[..., None], -1)[..., 0] / exponents.sum(-1))
     hidden = model.encoder({"token_ids": inputs["token_ids"]})
     hidden = keras.ops.take_along_axis(hidden, inputs["masked_positions"][..., None], axis=1)
     words = model.encoder.embeddings.word.embeddings
@@ -270,12 +272,12 @@ def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtyp
         model.mlm.token_losses(hidden, words, labels, chunks=chunks),
     ):
         assert keras.backend.standardize_dtype(got.dtype) == "float32"
-        # the logits of bfloat16 products carry its rounding into both alike
+        # both have the same rounding of the bfloat16 products
         np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
-def test_large_logits_are_computed_in_chunks_by_jax_alone(monkeypatch):
+def test_only_jax_computes_large_logits_in_chunks(monkeypatch):
     result = []
     model = RoFormerForMaskedLM(
         RoFormerConfig(
@@ -286,7 +288,7 @@ def test_large_logits_are_computed_in_chunks_by_jax_alone(monkeypatch):
             intermediate_size=8,
         )
     )
-    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both rows
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # 3 positions × 2 sequences
     monkeypatch.setattr(head_layers, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}

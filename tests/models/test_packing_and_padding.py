@@ -1,4 +1,4 @@
-"""Neither padding nor a neighbour document changes what a token gives."""
+"""Tests that neither padding nor other documents of a packed sequence change a token's output."""
 
 import keras
 import numpy as np
@@ -10,8 +10,8 @@ from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 LENGTH, VOCABULARY = 24, 50
-# In bfloat16 a hidden state of 2 or 3 is a multiple of 1/64: rotated by other angles, for
-# positions do not restart in a packed row, queries and keys round elsewhere.
+# In bfloat16 a hidden state of 2 or 3 is a multiple of 1/64. Positions do not restart in a packed
+# sequence, so the angles differ, and queries and keys are rounded differently.
 BOUNDS = {"float32": 5e-6, "mixed_bfloat16": 0.15}
 
 
@@ -42,8 +42,8 @@ def bound(model):
 
 
 @st.composite
-def packed_rows(draw):
-    """A list of documents of at least one token that fit into one row together."""
+def packed_documents(draw):
+    """Draw a list of documents of at least one token that fit into one sequence."""
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
     while sum(sizes) > LENGTH:
         sizes.pop()
@@ -52,27 +52,25 @@ def packed_rows(draw):
 
 
 def pack(documents, numbers):
-    """Documents → the inputs of one row, padded to LENGTH; segments alternate inside each."""
+    """Pack documents into one sequence of LENGTH; segments alternate within each document."""
     row = {
         name: np.zeros((1, LENGTH), "int32")
         for name in ("token_ids", "segment_ids", "sequence_ids")
     }
     start = 0
     for document, number in zip(documents, numbers, strict=True):
-        here = slice(start, start + len(document))
-        row["token_ids"][0, here] = document
-        row["segment_ids"][0, here] = np.arange(len(document)) % 2
-        row["sequence_ids"][0, here] = number
-        start = here.stop
+        span = slice(start, start + len(document))
+        row["token_ids"][0, span] = document
+        row["segment_ids"][0, span] = np.arange(len(document)) % 2
+        row["sequence_ids"][0, span] = number
+        start = span.stop
     return row
 
 
 @settings(deadline=None, max_examples=5)
-@given(documents=packed_rows(), data=st.data())
-def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
-    model, bound, to_float64, documents, data
-):
-    numbers = data.draw(st.permutations(range(1, len(documents) + 1)))  # any that differ will do
+@given(documents=packed_documents(), data=st.data())
+def test_a_packed_document_gives_the_same_as_alone(model, bound, to_float64, documents, data):
+    numbers = data.draw(st.permutations(range(1, len(documents) + 1)))  # in any order
     hidden = to_float64(model.encoder(pack(documents, numbers)))[0]
     start = 0
     for document in documents:
@@ -84,8 +82,8 @@ def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
 
 
 @settings(deadline=None, max_examples=5)
-@given(documents=packed_rows(), token=st.integers(1, VOCABULARY - 1))
-def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, token):
+@given(documents=packed_documents(), token=st.integers(1, VOCABULARY - 1))
+def test_other_documents_do_not_change_a_single_bit(model, to_float64, documents, token):
     numbers = range(1, len(documents) + 1)
     row = pack(documents, numbers)
     rest = row["sequence_ids"] != 1
@@ -96,7 +94,7 @@ def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, 
 
 @st.composite
 def texts(draw):
-    """Four token sequences of few different lengths: every new shape is compiled anew by JAX."""
+    """Draw four token sequences of few different lengths: JAX recompiles for each shape."""
     sizes = st.sampled_from([1, 2, 7, LENGTH])
     token = st.integers(1, VOCABULARY - 1)
     return [draw(st.lists(token, min_size=n, max_size=n)) for n in [draw(sizes) for _ in range(4)]]
@@ -104,8 +102,8 @@ def texts(draw):
 
 @settings(deadline=None, max_examples=5)
 @given(texts=texts())
-def test_padding_changes_no_real_token(model, bound, to_float64, texts):
-    """Padding is recognized by its id only, as bert4keras does."""
+def test_padding_does_not_change_real_tokens(model, bound, to_float64, texts):
+    """Without sequence_ids, padding is recognized by its id, as in bert4keras."""
     token_ids = np.array([text + [0] * (LENGTH - len(text)) for text in texts], "int32")
     hidden = to_float64(model.encoder({"token_ids": token_ids}))
     for row, text in enumerate(texts):
@@ -124,7 +122,7 @@ def test_padding_changes_no_real_token(model, bound, to_float64, texts):
         ("v2_char", None, "float32"),
     ],
 )
-def test_a_released_model_gives_each_text_what_it_gives_alone(
+def test_released_models_are_independent_of_padding_and_packing(
     name, attention_type, dtype, released, recorded, inputs_of, real_positions, to_float64
 ):
     encoder = RoFormerEncoder.from_pretrained(
@@ -138,7 +136,7 @@ def test_a_released_model_gives_each_text_what_it_gives_alone(
         np.testing.assert_allclose(
             to_float64(encoder(alone))[0], padded[row, :size], rtol=0, atol=BOUNDS[dtype]
         )
-    # and all of them packed into one row
+    # and all of them packed into one sequence
     sizes, numbers = real.sum(1), np.arange(1, len(real) + 1)
     packed = {name: ids[real][None] for name, ids in inputs.items()}
     packed["sequence_ids"] = np.repeat(numbers, sizes)[None].astype("int32")
@@ -147,7 +145,7 @@ def test_a_released_model_gives_each_text_what_it_gives_alone(
     )
 
 
-def test_tokens_of_one_document_do_see_each_other(tiny, to_float64):
+def test_tokens_of_one_document_attend_to_each_other(tiny, to_float64):
     model = RoFormerForMaskedLM(tiny(vocab_size=VOCABULARY))
     row = pack([[5, 6, 7, 8]], [1])
     changed = {**row, "token_ids": np.where(row["token_ids"] == 8, 9, row["token_ids"])}
@@ -155,7 +153,7 @@ def test_tokens_of_one_document_do_see_each_other(tiny, to_float64):
     assert np.abs(first - second).max() > 1e-3
 
 
-def test_rows_without_a_token_give_numbers(model, to_float64):
+def test_sequences_without_tokens_give_finite_values(model, to_float64):
     empty = {"token_ids": np.zeros((2, 5), "int32")}
     assert np.isfinite(to_float64(model(empty))).all()
     padding = {**empty, "sequence_ids": np.zeros((2, 5), "int32")}

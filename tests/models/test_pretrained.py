@@ -1,4 +1,4 @@
-"""Weights go from the file into the model one by one, and nothing is made to be thrown away."""
+"""Tests of `from_pretrained`: it loads each weight directly and initializes only missing ones."""
 
 import zipfile
 
@@ -25,25 +25,25 @@ def weights(model):
     return {name: keras.ops.convert_to_numpy(v) for name, v in model.named_variables().items()}
 
 
-def test_no_weight_is_drawn_at_random_that_the_file_holds(released, monkeypatch):
-    drawn = []
-    genuine = keras.initializers.TruncatedNormal.__call__
+def test_only_weights_missing_in_the_file_are_initialized(released, monkeypatch):
+    initialized = []
+    original = keras.initializers.TruncatedNormal.__call__
 
-    def watched(self, shape, dtype=None):
-        drawn.append(tuple(shape))
-        return genuine(self, shape, dtype)
+    def recording_call(self, shape, dtype=None):
+        initialized.append(tuple(shape))
+        return original(self, shape, dtype)
 
-    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", watched)
+    monkeypatch.setattr(keras.initializers.TruncatedNormal, "__call__", recording_call)
     RoFormerForMaskedLM.from_pretrained(released("word"))
-    assert drawn == []
+    assert initialized == []
     model = RoFormerForTokenClassification.from_pretrained(released("word"), num_labels=3)
-    assert drawn == [(32, 3)]
+    assert initialized == [(32, 3)]
     kernel = weights(model)["token_classifier/kernel"]
     assert 0.005 < kernel.std() < 0.04
 
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float16"])
-def test_every_weight_is_the_files_in_the_models_dtype(dtype, released):
+def test_weights_are_those_of_the_file_in_the_dtype_of_the_model(dtype, released):
     model = RoFormerForMaskedLM.from_pretrained(released("char"), dtype=dtype)
     with OpenedSource(released("char")) as source:
         checkpoint = source.checkpoint()
@@ -66,7 +66,7 @@ def test_dropout_works_after_loading_and_training_changes_the_weights(released):
     assert all((before[name] != array).any() for name, array in weights(model).items())
 
 
-def test_a_damaged_tensor_is_named_and_keras_goes_on(released, tmp_path):
+def test_a_damaged_tensor_is_reported_and_keras_still_works(released, tmp_path):
     folder = unzip(released("char"), tmp_path)
     content = bytearray((folder / DATA).read_bytes())
     content[len(content) // 2] ^= 1
@@ -89,7 +89,7 @@ def test_a_folder_or_zip_without_a_vocabulary_gives_a_model_without_a_tokenizer(
     assert RoFormerForMaskedLM.from_pretrained(released("char")).tokenizer is not None
 
 
-def test_unknown_tensors_are_refused_or_left_aside(released, tmp_path):
+def test_unknown_tensors_are_refused_or_ignored(released, tmp_path):
     model = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
     model.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
@@ -103,7 +103,7 @@ def test_unknown_tensors_are_refused_or_left_aside(released, tmp_path):
         model.load_pretrained(tmp_path)
 
 
-def test_weights_can_be_put_into_a_model_that_is_there(released, tmp_path):
+def test_weights_are_loaded_into_an_existing_model(released, tmp_path):
     source = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
     source.save_pretrained(tmp_path)
     model = RoFormerForMaskedLM(source.config)

@@ -1,4 +1,4 @@
-"""Layers computed again in the backward pass give the same numbers, dropout included."""
+"""Tests that layers recomputed in the backward pass give the same numbers, dropout included."""
 
 import keras
 import numpy as np
@@ -29,9 +29,9 @@ uncompiled = pytest.mark.skipif(
 
 
 def trained(rematerialize, config, dtype="float32", jit=False):
-    """Train four steps; give the losses and all weights, dropout's seeds included.
+    """Train four steps; return the losses and all weights, dropout seeds included.
 
-    With plain gradient descent at a rate of 1, what the weights moved by is the gradients' sum.
+    With plain gradient descent at a rate of 1, the change of a weight is the sum of its gradients.
     """
     keras.utils.set_random_seed(1)
     model = RoFormerForMaskedLM(RoFormerConfig(**config), dtype=dtype)
@@ -59,17 +59,17 @@ def trained(rematerialize, config, dtype="float32", jit=False):
     ],
     ids=["v1", "v2", "xla"],
 )
-def test_gradients_losses_and_seeds_are_the_same(config, jit):
+def test_gradients_losses_and_seeds_are_equal(config, jit):
     losses, weights = trained(False, config, jit=jit)
     again, recomputed_weights = trained(True, config, jit=jit)
-    assert len(set(losses)) == 4  # something is learnt, and every step drops anew
+    assert len(set(losses)) == 4  # the model trains, and dropout differs in every step
     np.testing.assert_allclose(again, losses, rtol=1e-6)
     for ours, theirs in zip(recomputed_weights, weights, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6)
 
 
 @pytest.mark.slow
-def test_in_bfloat16_too():
+def test_bfloat16_losses_and_weights_are_close():
     jit = keras.backend.backend() == "jax"
     losses, weights = trained(False, BASE, "mixed_bfloat16", jit)
     again, recomputed_weights = trained(True, BASE, "mixed_bfloat16", jit)
@@ -78,13 +78,13 @@ def test_in_bfloat16_too():
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-2)
 
 
-def test_only_what_enters_a_layer_is_kept():
-    """On JAX, what the backward pass is given can be counted; TensorFlow has no such list."""
+def test_only_the_inputs_of_layers_are_stored():
+    """JAX lists the arrays that the backward pass receives; TensorFlow does not."""
     if keras.backend.backend() != "jax":
         pytest.skip("counts JAX's residuals")
     import jax
 
-    def kept(rematerialize):
+    def stored_bytes(rematerialize):
         model = RoFormerForMaskedLM(RoFormerConfig(**BASE))
         model.encoder.rematerialize = rematerialize
         inputs = {"token_ids": np.ones((2, 64), "int32")}
@@ -97,4 +97,6 @@ def test_only_what_enters_a_layer_is_kept():
         _, backward = jax.vjp(loss, [variable.value for variable in model.trainable_variables])
         return sum(array.nbytes for array in jax.tree.leaves(backward) if array.ndim == 4)
 
-    assert kept(True) == 0 < kept(False)  # (B, T, N, H) and (B, N, T, T) lie within layers alone
+    assert (
+        stored_bytes(True) == 0 < stored_bytes(False)
+    )  # (B, T, N, H) and (B, N, T, T) exist only within layers

@@ -1,4 +1,4 @@
-"""What is drawn, against the probabilities that the settings define."""
+"""Tests of sampling against the probabilities defined by its settings."""
 
 import numpy as np
 import pytest
@@ -19,35 +19,35 @@ DRAWS = 20_000
 
 
 def expected(logits, temperature=1.0, top_k=None, top_p=None):
-    """Word for word: heat, keep the k likeliest, keep the fewest of those that have the share p."""
-    shares = np.exp(logits.astype("float64") / temperature)
-    shares /= shares.sum()
-    order = np.argsort(-shares, kind="stable")
+    """Apply temperature, then top_k, then top_p, exactly as defined."""
+    probabilities = np.exp(logits.astype("float64") / temperature)
+    probabilities /= probabilities.sum()
+    order = np.argsort(-probabilities, kind="stable")
     if top_k is not None:
-        shares[order[top_k:]] = 0
-        shares /= shares.sum()
+        probabilities[order[top_k:]] = 0
+        probabilities /= probabilities.sum()
     if top_p is not None:
-        enough = int(np.argmax(np.cumsum(shares[order]) >= top_p - 1e-12)) + 1
-        shares[order[enough:]] = 0
-        shares /= shares.sum()
-    return shares
+        count = int(np.argmax(np.cumsum(probabilities[order]) >= top_p - 1e-12)) + 1
+        probabilities[order[count:]] = 0
+        probabilities /= probabilities.sum()
+    return probabilities
 
 
-def drawn(seed=0, **settings):
-    """How often each token is drawn."""
-    shares = distribution(np.tile(LOGITS, (DRAWS, 1)), **settings)
-    tokens = draw(shares, np.random.default_rng(seed).random(DRAWS))
+def sampled_counts(seed=0, **settings):
+    """Return how often each token is sampled."""
+    probabilities = distribution(np.tile(LOGITS, (DRAWS, 1)), **settings)
+    tokens = draw(probabilities, np.random.default_rng(seed).random(DRAWS))
     return np.bincount(tokens, minlength=len(LOGITS))
 
 
-def p_value(counts, shares):
-    assert not counts[shares == 0].any()
-    there = shares > 0
-    return stats.chisquare(counts[there], DRAWS * shares[there]).pvalue
+def p_value(counts, probabilities):
+    assert not counts[probabilities == 0].any()
+    possible = probabilities > 0
+    return stats.chisquare(counts[possible], DRAWS * probabilities[possible]).pvalue
 
 
 ALL_THREE = {"temperature": 1.5, "top_k": 5, "top_p": 0.8}
-"""Leaves four tokens; top_p before top_k leaves five, and before the temperature three."""
+"""Four tokens remain; with top_p before top_k five, with top_p before the temperature three."""
 CUTS = [
     {},
     {"temperature": 0.5},
@@ -61,17 +61,17 @@ CUTS = [
 
 
 @pytest.mark.parametrize("settings", CUTS, ids=str)
-def test_tokens_come_as_often_as_the_settings_say(settings):
-    assert p_value(drawn(**settings), expected(LOGITS, **settings)) > 1e-4
+def test_sampled_tokens_follow_the_distribution(settings):
+    assert p_value(sampled_counts(**settings), expected(LOGITS, **settings)) > 1e-4
 
 
-def test_another_order_of_the_cuts_would_be_seen():
-    counts = drawn(**ALL_THREE)
-    late_heat = expected(LOGITS, top_k=5, top_p=0.8) ** (1 / 1.5)
-    p_first = expected(LOGITS, temperature=1.5, top_p=0.8)
-    p_first[np.argsort(-p_first)[5:]] = 0
+def test_the_cuts_are_applied_in_the_defined_order():
+    counts = sampled_counts(**ALL_THREE)
+    temperature_last = expected(LOGITS, top_k=5, top_p=0.8) ** (1 / 1.5)
+    top_p_first = expected(LOGITS, temperature=1.5, top_p=0.8)
+    top_p_first[np.argsort(-top_p_first)[5:]] = 0
     assert np.count_nonzero(counts) == 4
-    assert (np.count_nonzero(late_heat), np.count_nonzero(p_first)) == (3, 5)
+    assert (np.count_nonzero(temperature_last), np.count_nonzero(top_p_first)) == (3, 5)
 
 
 @given(
@@ -80,35 +80,35 @@ def test_another_order_of_the_cuts_would_be_seen():
     st.none() | st.integers(1, 12),
     st.none() | st.floats(0.05, 1),
 )
-def test_the_distribution_is_that_of_the_definition(logits, temperature, top_k, top_p):
-    logits = (logits / 8).astype("float32")  # none so near another that rounding makes them equal
+def test_the_distribution_equals_the_definition(logits, temperature, top_k, top_p):
+    logits = (logits / 8).astype("float32")  # distinct enough that rounding does not make two equal
     actual = distribution(logits, temperature, top_k, top_p)
     for row in range(2):
-        shares = np.zeros(12)
-        shares[actual.token_ids[row]] = actual.probabilities[row]
-        wanted = expected(logits[row], temperature, top_k, top_p)
-        if top_p is None or abs(np.cumsum(np.sort(wanted)[::-1]) - top_p).min() > 1e-9:
-            np.testing.assert_allclose(shares, wanted, atol=1e-12)
+        probabilities = np.zeros(12)
+        probabilities[actual.token_ids[row]] = actual.probabilities[row]
+        want = expected(logits[row], temperature, top_k, top_p)
+        if top_p is None or abs(np.cumsum(np.sort(want)[::-1]) - top_p).min() > 1e-9:
+            np.testing.assert_allclose(probabilities, want, atol=1e-12)
 
 
-def test_a_share_that_few_tokens_do_not_have_is_found_among_all():
+def test_top_p_may_need_more_tokens_than_the_shortlist():
     logits = np.random.default_rng(0).normal(size=(1, 4 * SHORTLIST)).astype("float32")
     actual = distribution(logits, top_p=0.99)
     assert actual.probabilities.shape[1] > SHORTLIST
-    shares = np.zeros(4 * SHORTLIST)
-    shares[actual.token_ids[0]] = actual.probabilities[0]
-    np.testing.assert_allclose(shares, expected(logits[0], top_p=0.99), atol=1e-12)
+    probabilities = np.zeros(4 * SHORTLIST)
+    probabilities[actual.token_ids[0]] = actual.probabilities[0]
+    np.testing.assert_allclose(probabilities, expected(logits[0], top_p=0.99), atol=1e-12)
 
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
-def test_the_ends_of_the_draw_are_tokens_that_may_come(uniform):
+def test_extreme_random_numbers_give_possible_tokens(uniform):
     actual = distribution(LOGITS[None], top_k=3)
     (token,) = draw(actual, np.array([uniform]))
     assert token == (0 if uniform == 0 else 2)
 
 
-def test_what_was_written_is_made_less_likely():
+def test_the_repetition_penalty_lowers_logits_of_previous_tokens():
     logits = np.array([[2.0, -1.0, 3.0, 0.5]], "float32")
-    seen = [[0, 1, 1]]
-    np.testing.assert_allclose(penalize_repetition(logits, seen, 2.0), [[1.0, -2.0, 3.0, 0.5]])
+    previous = [[0, 1, 1]]
+    np.testing.assert_allclose(penalize_repetition(logits, previous, 2.0), [[1.0, -2.0, 3.0, 0.5]])
     np.testing.assert_allclose(logits, [[2.0, -1.0, 3.0, 0.5]])

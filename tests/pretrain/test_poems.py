@@ -1,4 +1,4 @@
-"""All of `make poems` on a small folder of poems: what it prints, measures and leaves."""
+"""The whole `make poems` on a few artificial poems: output, figures and files."""
 
 import json
 import re
@@ -46,7 +46,7 @@ FLAGS = {
 
 @pytest.fixture(scope="module")
 def poems(tmp_path_factory):
-    """Poems of the four forms by chance, but that their even lines rhyme."""
+    """The settings for a corpus of random poems of the four forms whose even lines rhyme."""
     pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
     folder = tmp_path_factory.mktemp("poems")
     corpus, architecture, config = folder / "corpus", folder / "a.json", folder / "c.yaml"
@@ -54,19 +54,19 @@ def poems(tmp_path_factory):
     architecture.write_text(json.dumps(ARCHITECTURE))
     config.write_text(yaml.safe_dump({"architecture": str(architecture)} | FLAGS))
     rng = np.random.default_rng(0)
-    every = []
+    all_poems = []
     for number in range(1000):
         form, rhyme = FORMS[number % 4], RHYMES[number % 3]
         lines = ["".join(x) for x in rng.choice(list(CHARACTERS), (form.lines, form.size))]
         lines[1::2] = [line[:-1] + str(rng.choice(list(rhyme))) for line in lines[1::2]]
-        every.append({"paragraphs": [with_marks(lines)]})
-    (corpus / "poet.tang.0.json").write_text(json.dumps(every))
+        all_poems.append({"paragraphs": [with_marks(lines)]})
+    (corpus / "poet.tang.0.json").write_text(json.dumps(all_poems))
     return Poems(corpus=corpus, output=folder / "run", config=config, steps=200, samples=20)
 
 
 @pytest.fixture(scope="module")
 def printed(poems):
-    """What it prints."""
+    """The output of the whole command."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
         patch.setattr("pretrain.poems.__main__.TRIES", 3)
         assert make(poems) == 0
@@ -79,30 +79,35 @@ def figures(poems, printed):
 
 
 def split(poems):
-    """Held-out poems, and those to train on."""
-    every = read_corpus(poems.text)
-    return [[p for p in every if is_held_out(p.text, HELD_OUT) == side] for side in (True, False)]
+    """Return the held-out poems and the training poems."""
+    all_poems = read_corpus(poems.text)
+    return [
+        [p for p in all_poems if is_held_out(p.text, HELD_OUT) == side] for side in (True, False)
+    ]
 
 
 @pytest.mark.slow
-def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
-    """The model's in NumPy, poem by poem; the n-grams' counted from the corpus, not the rows."""
+def test_the_bits_equal_a_reference_on_the_held_out_poems(poems, figures, printed):
+    """The bits of the model and of the n-grams equal a reference.
+
+    The reference computes the model's with NumPy, and counts n-grams in the corpus instead of rows.
+    """
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(poems.rows)
     held_out, trained = split(poems)
     ids = {p.text: tokenizer.encode(p.text)[0] for p in (*held_out, *trained)}
     rows = tokenizer([p.text for p in held_out])["token_ids"]
     logits = np.asarray(model({"token_ids": rows}), "float64")[:, :-1]
-    wanted = rows[:, 1:]
-    likely = np.take_along_axis(logits, wanted[..., None], axis=-1)[..., 0]
+    targets = rows[:, 1:]
+    likely = np.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
     losses = np.logaddexp.reduce(logits, axis=-1) - likely
     letters = [tokenizer.vocabulary[c] for c in CHARACTERS]
     fronts = [number for token, number in tokenizer.vocabulary.items() if "a" <= token[0] <= "z"]
     characters = sum(p.form.characters for p in held_out)
-    ours = losses[np.isin(wanted, [*letters, *fronts])].sum() / np.log(2) / characters
+    model_bits = losses[np.isin(targets, [*letters, *fronts])].sum() / np.log(2) / characters
     assert figures["held_out"]["poems"] == len(held_out)
     assert figures["held_out"]["characters"] == characters
-    assert figures["held_out"]["model"] == pytest.approx(ours, abs=1e-4)
+    assert figures["held_out"]["model"] == pytest.approx(model_bits, abs=1e-4)
 
     def stream(chosen):
         tokens = np.concatenate([ids[p.text] for p in chosen])
@@ -111,27 +116,29 @@ def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
     counted = KneserNey(*stream(trained), ORDER, tokenizer.vocab_size)
     tokens, begins = stream(held_out)
     never = [tokenizer.vocabulary[x] for x in (*MARKS, "[SEP]")]
-    theirs = bits(counted, tokens, begins, never)[np.isin(tokens[~begins], [*letters, *fronts])]
-    theirs = theirs.sum() / characters
-    assert figures["held_out"]["kneser_ney"] == pytest.approx(theirs, abs=1e-9)
+    kneser_ney_bits = bits(counted, tokens, begins, never)[
+        np.isin(tokens[~begins], [*letters, *fronts])
+    ]
+    kneser_ney_bits = kneser_ney_bits.sum() / characters
+    assert figures["held_out"]["kneser_ney"] == pytest.approx(kneser_ney_bits, abs=1e-9)
     message = re.findall(
         r"^  (characters counted|this model)\D.* +([\d.]+)$", printed, re.MULTILINE
     )
-    for (_, number), want in zip(message, (theirs, ours), strict=True):
-        assert float(number) == pytest.approx(want, abs=0.0051)
+    for (_, number), expected in zip(message, (kneser_ney_bits, model_bits), strict=True):
+        assert float(number) == pytest.approx(expected, abs=0.0051)
 
 
 @pytest.mark.slow
-def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, figures, printed):
+def test_the_requested_number_of_poems_is_measured_each_by_its_form(poems, figures, printed):
     held_out, trained = split(poems)
     fronts = [poem["asked"] for poem in figures["poems"]]
     assert len(fronts) == 20
     assert set(fronts) <= {p.front for p in held_out}
-    asked = [
+    texts_with_forms = [
         (next(f for f in FORMS if poem["asked"].startswith(f.token)), poem["text"])
         for poem in figures["poems"]
     ]
-    measured = measure(asked, {line for p in trained for line in p.lines})
+    measured = measure(texts_with_forms, {line for p in trained for line in p.lines})
     assert measured.of_form > 0.3  # it has learned to count
     assert figures["written"] == measured._asdict() | {"rhymes": measured.rhymes._asdict()}
     shares = (
@@ -145,7 +152,7 @@ def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, 
 
 
 @pytest.mark.slow
-def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figures, printed):
+def test_shown_poems_start_from_first_lines_forms_or_nothing(poems, figures, printed):
     held_out, _ = split(poems)
     shown = re.findall(r"^  (..)  (?:（(\S+)）)?(\S+。)$", printed, re.MULTILINE)
     assert len(shown) > 6
@@ -164,7 +171,7 @@ def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figu
 
 
 @pytest.mark.slow
-def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys):
+def test_a_second_run_does_not_train_and_writes_the_same_figures(poems, figures, capsys):
     before = (poems.output / "poems.json").read_bytes()
     assert (
         main(
@@ -178,18 +185,18 @@ def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys)
 
 
 @pytest.mark.slow
-def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, capsys):
+def test_given_first_lines_are_continued_in_both_forms(poems, figures, capsys):
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
     line = "白日依山盡"
-    own = Poems(output=poems.output, first_lines=(line,), seed=3)
-    shown = [p for p in write_shown(model, own, split(poems)[0]) if p.kind == "first line"]
+    given_line = Poems(output=poems.output, first_lines=(line,), seed=3)
+    shown = [p for p in write_shown(model, given_line, split(poems)[0]) if p.kind == "first line"]
     assert shown
     assert {p.form.token for p in shown} <= {"wujue", "wulv"}
     assert all(p.lines[0] == p.first_line == line for p in shown)
-    item = Poems(output=poems.output, form="qijue")
-    assert {p.form.token for p in write_shown(model, item, split(poems)[0])} == {"qijue"}
-    an = Poems(output=poems.output, form="qilv", rhyme="an")
-    assert {p.front for p in plan_shown(an, split(poems)[0])} == {"qilvan"}
+    given_form = Poems(output=poems.output, form="qijue")
+    assert {p.form.token for p in write_shown(model, given_form, split(poems)[0])} == {"qijue"}
+    given_rhyme = Poems(output=poems.output, form="qilv", rhyme="an")
+    assert {p.front for p in plan_shown(given_rhyme, split(poems)[0])} == {"qilvan"}
 
 
 @pytest.mark.parametrize(
@@ -205,11 +212,11 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
     ],
 )
 @pytest.mark.slow
-def test_bad_flags_are_one_message(poems, figures, capsys, flags, message):
+def test_bad_flags_give_one_message(poems, figures, capsys, flags, message):
     usual = [f"--corpus={poems.corpus}", f"--output={poems.output}", f"--config={poems.config}"]
     try:
         code = main([*usual, *flags])
-    except SystemExit as ended:  # what the reader of the flags does
+    except SystemExit as ended:  # raised by the argument parser
         code = ended.code
     assert code == 2
     out, error = capsys.readouterr()
@@ -219,13 +226,13 @@ def test_bad_flags_are_one_message(poems, figures, capsys, flags, message):
 
 
 @pytest.mark.slow
-def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
+def test_the_number_of_steps_follows_from_minutes_and_measured_speed(
     poems, figures, monkeypatch, tmp_path
 ):
-    typed = []
+    commands = []
 
     def command(*words):
-        typed.append([str(word) for word in words])
+        commands.append([str(word) for word in words])
         return 0
 
     monkeypatch.setattr("pretrain.poems.__main__.command", command)
@@ -233,11 +240,11 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
     monkeypatch.setattr("pretrain.demo.__main__.steps_per_second", lambda run, length: 2.5)
     monkeypatch.setattr("pretrain.poems.__main__.report", lambda poems: None)
     assert make(Poems(corpus=poems.corpus, output=tmp_path / "new", minutes=3)) == 0
-    assert [words[0] for words in typed] == ["prepare", "pretrain", "pretrain"]
-    assert typed[-1][typed[-1].index("--steps") + 1] == "450"
-    typed.clear()
+    assert [words[0] for words in commands] == ["prepare", "pretrain", "pretrain"]
+    assert commands[-1][commands[-1].index("--steps") + 1] == "450"
+    commands.clear()
     assert make(poems) == 0
-    assert [words[0] for words in typed] == ["prepare", "pretrain"]
+    assert [words[0] for words in commands] == ["prepare", "pretrain"]
 
 
 def test_a_missing_pypinyin_is_reported_before_any_work(monkeypatch, tmp_path, capsys):

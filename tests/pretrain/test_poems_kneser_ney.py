@@ -1,4 +1,4 @@
-"""The n-gram model compared with NLTK's, and with Chen and Goodman's formulas in plain Python."""
+"""The n-gram model compared with NLTK and with Chen and Goodman's formulas in plain Python."""
 
 from collections import Counter, defaultdict
 
@@ -12,7 +12,7 @@ SIZE = 9
 
 
 def documents(seed, count):
-    """Documents of START, letters that depend on those before, and END."""
+    """Return documents of START, letters that depend on earlier ones, and END."""
     rng = np.random.default_rng(seed)
     result = []
     for _ in range(count):
@@ -30,7 +30,7 @@ def stream(docs):
 
 
 def grams(docs, order):
-    """(context of order - 1 tokens, token) of every token but the first ones."""
+    """Yield (context of order − 1 tokens, token) for every token except the first ones."""
     for doc in docs:
         padded = [START] * (order - 2) + doc
         for i in range(order - 1, len(padded)):
@@ -41,60 +41,60 @@ TRAIN, OTHERS = documents(0, 60), documents(1, 20)
 
 
 @pytest.mark.parametrize("order", [2, 3, 4])
-def test_it_gives_the_probabilities_of_nltk(order):
+def test_probabilities_equal_those_of_nltk(order):
     lm = pytest.importorskip("nltk.lm", reason="NLTK is not installed: pip install -e '.[dev]'")
     discount = 0.6
-    theirs = lm.KneserNeyInterpolated(order, discount=discount)
+    peer = lm.KneserNeyInterpolated(order, discount=discount)
     whole = [(*context, token) for context, token in grams(TRAIN, order)]
     pieces = [tuple(map(str, gram[n:])) for gram in whole for n in range(order)]  # of 1 to order
-    theirs.fit([pieces], vocabulary_text=list(map(str, range(SIZE))))
+    peer.fit([pieces], vocabulary_text=list(map(str, range(SIZE))))
     each = [(0.0, 0.0, 0.0), *[(discount,) * 3] * (order - 1)]
-    ours = KneserNey(*stream(TRAIN), order, SIZE, discounts=each)
-    got = ours.probabilities(*stream(OTHERS))
-    want = [
-        theirs.unmasked_score(str(token), tuple(map(str, context)))
+    model = KneserNey(*stream(TRAIN), order, SIZE, discounts=each)
+    actual = model.probabilities(*stream(OTHERS))
+    expected = [
+        peer.unmasked_score(str(token), tuple(map(str, context)))
         for context, token in grams(OTHERS, order)
     ]
-    np.testing.assert_allclose(got, want, rtol=1e-12)
+    np.testing.assert_allclose(actual, expected, rtol=1e-12)
 
 
 def reference(order):
-    """Interpolated modified Kneser–Ney (Chen and Goodman 1998), by recursion in dictionaries."""
+    """Interpolated modified Kneser–Ney (Chen and Goodman, 1998), recursive with dictionaries."""
     counts = {order: Counter((*c, t) for c, t in grams(TRAIN, order))}
     for n in range(order - 1, 0, -1):
         counts[n] = Counter(gram[1:] for gram in counts[n + 1])
 
-    def taken(n, count):
+    def discount_of(n, count):
         return estimated_discounts(np.array([*counts[n].values()]))[min(count, 3) - 1]
 
     after = defaultdict(list)
     for n in counts:
         for gram, count in counts[n].items():
-            after[gram[:-1]].append((gram[-1], count, taken(n, count)))
+            after[gram[:-1]].append((gram[-1], count, discount_of(n, count)))
 
     def probability(context, token):
         if context not in after:
             return probability(context[1:], token)
         total = sum(count for _, count, _ in after[context])
-        kept = sum(count - off for other, count, off in after[context] if other == token)
-        spared = sum(off for _, _, off in after[context])
+        kept = sum(count - discount for other, count, discount in after[context] if other == token)
+        removed = sum(discount for _, _, discount in after[context])
         shorter = probability(context[1:], token) if context else 1 / SIZE
-        return (kept + spared * shorter) / total
+        return (kept + removed * shorter) / total
 
     return probability
 
 
 @pytest.mark.parametrize("order", [2, 3, 5])
-def test_it_follows_the_formulas_with_their_three_discounts(order):
+def test_probabilities_equal_the_formulas_with_three_discounts(order):
     probability = reference(order)
     model = KneserNey(*stream(TRAIN), order, SIZE)
-    got = model.probabilities(*stream(OTHERS))
+    actual = model.probabilities(*stream(OTHERS))
     np.testing.assert_allclose(
-        got, [probability(*gram) for gram in grams(OTHERS, order)], rtol=1e-12
+        actual, [probability(*gram) for gram in grams(OTHERS, order)], rtol=1e-12
     )
-    got = model.probabilities(*stream(OTHERS), instead=5)
+    actual = model.probabilities(*stream(OTHERS), instead=5)
     np.testing.assert_allclose(
-        got, [probability(c, 5) for c, _ in grams(OTHERS, order)], rtol=1e-12
+        actual, [probability(c, 5) for c, _ in grams(OTHERS, order)], rtol=1e-12
     )
 
 
@@ -104,7 +104,7 @@ def test_probabilities_of_all_tokens_sum_to_one():
     np.testing.assert_allclose(total, 1, rtol=1e-12)
 
 
-def test_discounts_worked_out_by_hand():
+def test_discounts_equal_values_computed_by_hand():
     counts = np.repeat([1, 2, 3, 4], [8, 4, 2, 1])  # Y = 8 / (8 + 2 · 4) = 1/2
     assert estimated_discounts(counts) == (1 - 4 / 8, 2 - 3 / 2 * 2 / 4, 3 - 4 / 2 * 1 / 2)
     assert estimated_discounts(np.array([1, 1, 2])) == (0.75, 0.75, 0.75)
@@ -112,15 +112,16 @@ def test_discounts_worked_out_by_hand():
     assert estimated_discounts(steep) == pytest.approx((1 / 3, 0, 0))
 
 
-def test_it_gets_the_positions_of_punctuation():
+def test_bits_of_letters_exclude_the_probability_of_punctuation():
     model = KneserNey(*stream(TRAIN), 3, SIZE)
     tokens, begins = stream(OTHERS)
     never = [START, END]
-    got = bits(model, tokens, begins, never)
+    actual = bits(model, tokens, begins, never)
     real = tokens[~begins]
-    actual = model.probabilities(tokens, begins)
+    probabilities = model.probabilities(tokens, begins)
     wasted = sum(model.probabilities(tokens, begins, instead=x) for x in never)
     letters = ~np.isin(real, never)
-    np.testing.assert_allclose(2 ** -got[letters], (actual / (1 - wasted))[letters])
-    np.testing.assert_allclose(2 ** -got[~letters], actual[~letters])
-    assert got[letters].mean() < -np.log2(actual[letters]).mean() - 0.05  # it does matter
+    np.testing.assert_allclose(2 ** -actual[letters], (probabilities / (1 - wasted))[letters])
+    np.testing.assert_allclose(2 ** -actual[~letters], probabilities[~letters])
+    # The difference is large enough to matter.
+    assert actual[letters].mean() < -np.log2(probabilities[letters]).mean() - 0.05

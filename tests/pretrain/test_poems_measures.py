@@ -1,4 +1,4 @@
-"""Figures of known poems, compared with those that were computed by hand."""
+"""Figures of known poems, compared with values computed by hand."""
 
 import pytest
 
@@ -29,10 +29,10 @@ def test_finals_are_those_of_pinyin_without_tones():
 def test_pairs_of_even_lines_are_compared_within_a_poem():
     poems = [lines_of(text) for text in (DENG, JING, CHUN, WANG)]
     measured = rhymes(poems, FINALS.__getitem__)
-    # 流樓, 霜鄉, 鳥少 (which has no final), and six pairs of 深心金簪, of which three are alike
+    # 流樓, 霜鄉, 鳥少 (少 has no final), and six pairs of 深心金簪, of which three rhyme
     assert (measured.pairs, measured.alike) == (9, 1 + 1 + 0 + 3)
     assert measured.share == pytest.approx(5 / 9)
-    # endings: u 2, ang 2, ao 1, none 1, in 3, an 1: ordered pairs of like ones 2 + 2 + 6, of 10 · 9
+    # Endings: u 2, ang 2, ao 1, none 1, in 3, an 1. 2 + 2 + 6 of 10 · 9 ordered pairs are equal.
     assert measured.chance == pytest.approx(10 / 90)
 
 
@@ -42,15 +42,15 @@ def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
     assert rhyme_of(lines_of(WANG)) == "in"  # three of four
     assert rhyme_of(["一", "鳥", "二", "心"]) == ""  # none of two
     assert rhyme_of(["一", "少", "二", "少"]) == ""  # no finals
-    assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of equals
+    assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of two
 
 
-def test_what_has_no_final_rhymes_with_nothing():
+def test_lines_without_a_final_do_not_rhyme():
     measured = rhymes([["一", "少", "二", "少"]], FINALS.__getitem__)
     assert (measured.pairs, measured.alike, measured.chance) == (1, 0, 0.0)
 
 
-def test_nothing_to_compare_is_no_error():
+def test_empty_input_is_not_an_error():
     measured = rhymes([], FINALS.__getitem__)
     assert (measured.pairs, measured.alike, measured.chance, measured.share) == (0, 0, 0.0, 0.0)
     nothing = measure([], set())
@@ -62,14 +62,21 @@ def test_nothing_to_compare_is_no_error():
     )
 
 
-def test_poems_are_measured_by_the_form_that_was_asked_for(monkeypatch):
+def test_poems_are_measured_by_the_requested_form(monkeypatch):
     monkeypatch.setattr("pretrain.poems.measures.final_of", FINALS.__getitem__)
-    asked = [(WUJUE, DENG), (WUJUE, JING), (WUJUE, BAIDI), (WULV, WANG), (WULV, DENG), (QIJUE, "")]
+    texts_with_forms = [
+        (WUJUE, DENG),
+        (WUJUE, JING),
+        (WUJUE, BAIDI),
+        (WULV, WANG),
+        (WULV, DENG),
+        (QIJUE, ""),
+    ]
     known = {"白日依山盡", "黃河入海流", "床前明月光", "城春草木深", "千里江陵一日還"}
-    measured = measure(asked, known)
+    measured = measure(texts_with_forms, known)
     assert measured.poems == 6
     assert measured.of_form == pytest.approx(3 / 6)  # DENG, JING, WANG
     assert (measured.rhymes.pairs, measured.rhymes.alike) == (1 + 1 + 6, 1 + 1 + 3)
     assert measured.new_lines == pytest.approx(1 - 4 / 16)  # 4 of their 4 + 4 + 8 lines are known
     assert measured.new_poems == 0.0
-    assert measure(asked[:2], {"白日依山盡"}).new_poems == 0.5
+    assert measure(texts_with_forms[:2], {"白日依山盡"}).new_poems == 0.5

@@ -1,4 +1,4 @@
-"""What the page holds: all poems, whole and escaped, and the figures."""
+"""The page of poems: all poems, escaped, and the figures."""
 
 import re
 from html.parser import HTMLParser
@@ -24,16 +24,16 @@ FACTS = {
 
 
 class Columns(HTMLParser):
-    """Texts of the spans in each element of a class."""
+    """Collects the texts of the spans in each element of a class."""
 
-    def __init__(self, html, wanted):
+    def __init__(self, html, class_name):
         super().__init__()
-        self.wanted, self.columns, self.inside = wanted, [], False
+        self.class_name, self.columns, self.inside = class_name, [], False
         self.feed(html)
 
     def handle_starttag(self, tag, attributes):
         if tag == "div":
-            self.inside = dict(attributes).get("class") == self.wanted
+            self.inside = dict(attributes).get("class") == self.class_name
             if self.inside:
                 self.columns.append([])
         if tag == "span" and self.inside:
@@ -71,14 +71,14 @@ def test_every_poem_is_on_the_page_line_by_line_and_escaped(html):
     assert "<b>&amp;" not in html
     assert "&lt;b&gt;&amp;amp;" in html
     assert html.count('class="given"') == 1
-    assert "限韻" not in html  # none was written so
+    assert "限韻" not in html  # no poem had a given rhyme
     assert "出自未用于训练的诗" in html
     assert "出自未用于训练的诗" not in page(
         [ShownPoem("first line", WUJUE, lines, lines[0])], FACTS
     )
 
 
-def test_the_figures_are_those_that_were_measured(html):
+def test_the_figures_are_the_measured_ones(html):
     figures = re.findall(r"<td><b>([\d.]+)( %)?</b></td>", html)
     shown = ["7.65", "8.32", "98.7", "35.5", "45.2", "93.4"]
     assert [number for number, _ in figures] == shown
@@ -88,6 +88,6 @@ def test_the_figures_are_those_that_were_measured(html):
     assert "每题写8首" in html
 
 
-def test_the_page_needs_nothing_else_and_has_its_characters_in_it(html):
+def test_the_page_needs_no_other_files_and_contains_its_font(html):
     assert not re.findall(r'(?:src|href)="?(?!data:)|url\((?!data:font/woff;base64,)', html)
     assert page([], FACTS).startswith("<!doctype html>")

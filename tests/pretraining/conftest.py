@@ -1,4 +1,4 @@
-"""What tests of evaluations share."""
+"""Fixtures for tests of evaluations."""
 
 import keras
 import pytest
@@ -6,7 +6,10 @@ import pytest
 
 @pytest.fixture
 def untuned(monkeypatch):
-    """Whatever `TokenMetrics` is to predict has no tuner on TensorFlow (`runs/feeding.py`)."""
+    """Check that every dataset predicted by `TokenMetrics` has autotuning off on TensorFlow.
+
+    See `training/feeding.py` for the reason.
+    """
     from roformer_tf.pretraining.evaluation import TokenMetrics
 
     arguments, predict = [], TokenMetrics.predict

@@ -25,13 +25,16 @@ from roformer_tf.training.run_files import read_metrics
 
 CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
 PAIRS = 15
-"""Of a document: a character by chance, then the one that answers it."""
+"""Pairs in a document: a random character, then the character that always follows it."""
 STEPS = 150
 
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
-    """flags(output, …) for a tiny causal model; every other character is determined."""
+    """A function that returns the flags of a tiny causal model.
+
+    In its corpus, every second character is determined by the one before.
+    """
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(CHANCE), (400, PAIRS))
     corpus = tmp_path_factory.mktemp("answers") / "corpus.txt"
@@ -54,7 +57,7 @@ def flags(pretrain_flags, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def run(flags, tmp_path_factory):
-    """The folder of a finished run; copy it before a change."""
+    """The folder of a finished run. Tests that change it must copy it."""
     output = tmp_path_factory.mktemp("causal") / "run"
     assert main(["pretrain", *flags(output)]) == 0
     return output
@@ -76,8 +79,11 @@ def logits_of(model, inputs):
 
 
 def test_it_predicts_from_the_tokens_before_and_never_sees_later_ones(run, model, held_out):
-    """An answer is certain. Random characters can only be predicted by frequency; a model that saw
-    its own labels would do better. Counting characters alone leaves both at the logarithm of 28."""
+    """The model predicts determined characters, and random ones no better than by frequency.
+
+    A model that saw its labels would also predict the random ones. A model that only counted
+    characters would have a loss of log 28 for both.
+    """
     scores = token_metrics(TokenMetrics(model), held_out)
     counts = scores["weights"] == 1
     tokens = np.array(model.tokenizer.tokens)[scores["labels"]]
@@ -101,7 +107,7 @@ def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
     for row in PreparedRows.open(run / "rows", "held_out"):
         for document in range(1, row[DOCUMENT].max() + 1):
             ids = row[TOKEN][row[DOCUMENT] == document].astype("int32")
-            logits = logits_of(model, {"token_ids": ids[None]})[0, :-1]  # of the next tokens
+            logits = logits_of(model, {"token_ids": ids[None]})[0, :-1]  # predict the next tokens
             logits -= logits.max(-1, keepdims=True)
             own = np.take_along_axis(logits, ids[1:, None], -1)[:, 0]
             losses += list(np.log(np.exp(logits).sum(-1)) - own)
@@ -134,7 +140,7 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     inputs = model.tokenizer([f"{CHANCE[:3]}{ANSWERS[:4]}", CHANCE])
     want = logits_of(model, inputs)
     source = run / "model"
-    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # of its vocab.txt
+    special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # ids in its vocab.txt
     assert json.loads((source / "generation_config.json").read_text()) == special
     for to, name in [("tf1", "tiny.zip"), ("huggingface", "hf"), ("own", "own")]:
         target = tmp_path / name
@@ -157,8 +163,11 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     reason="bert4keras is not installed: `make test` does it",
 )
 def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
-    """Of a model that has begun to learn. The finished one attends so sharply that float32 itself
-    is further from float64 than `verify` allows, in either library (docs/LOG.md)."""
+    """bert4keras computes the same logits for a partly trained model.
+
+    The finished model's attention is so sharp that in either library float32 differs from float64
+    by more than `verify` allows (docs/LOG.md).
+    """
     run, target = tmp_path / "run", tmp_path / "tiny.zip"
     assert main(["pretrain", *flags(run, steps=20)]) == 0
     assert main(["checkpoints", "convert", str(run / "model"), str(target), "--to", "tf1"]) == 0
@@ -169,7 +178,7 @@ def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_steps")
 def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_corpus):
-    """Nothing in a released gpt-char says that it is causal: the objective does."""
+    """A released gpt-char is trained as causal because of the objective; its config lacks it."""
     output = tmp_path / "run"
     settings = {"init_from": released("gpt_char"), "vocab_size": None, "architecture": None}
     settings |= {"tokenization": None, "dropout": None, "steps": 2, "learning_rate": 1e-3}
@@ -244,7 +253,10 @@ def test_masked_prediction_needs_bidirectional_attention(run, flags, tmp_path, c
 
 @pytest.mark.usefixtures("eager_steps")
 def test_causal_is_what_it_says_whatever_the_architecture_sees(run, flags, tmp_path):
-    """UniLM's mask would show a text of segment 0 its own next tokens."""
+    """The objective overrides the architecture's attention type.
+
+    With UniLM's mask, the tokens of segment 0 would see the next tokens.
+    """
     architecture = tmp_path / "architecture.json"
     config = RoFormerConfig.from_file(run / "model" / "config.json")
     architecture.write_text(json.dumps(config.replace(attention_type="unilm").to_dict()))

@@ -33,19 +33,19 @@ from roformer_tf.training import devices
 from roformer_tf.training.run_files import read_metrics, scalars
 
 ROOT = Path(__file__).parents[2]
-STEPS, SAVE_EVERY, LOG_EVERY = 8, 3, 5  # of `pretrain_flags`
-pytestmark = pytest.mark.usefixtures("eager_steps")  # as `pretrained`
+STEPS, SAVE_EVERY, LOG_EVERY = 8, 3, 5  # must equal the values in `pretrain_flags`
+pytestmark = pytest.mark.usefixtures("eager_steps")  # like `pretrained`
 WEIGHTS = Path("model", "model.safetensors")
 
 
 @pytest.fixture
 def copy(pretrained, tmp_path):
-    """A copy of the finished run, to be changed."""
+    """A copy of the finished run that tests may change."""
     return shutil.copytree(pretrained, tmp_path / "run")
 
 
 def content(folder):
-    """Every file's bytes and time."""
+    """Return the bytes and modification time of every file."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in files}
 
@@ -55,7 +55,7 @@ def losses(run):
 
 
 def same_result(run, other):
-    """Weights and optimizer bit for bit, and every line except its speed."""
+    """Assert that weights, optimizer state, losses and evaluations of two runs are identical."""
     last = max((run / "checkpoints").iterdir()).relative_to(run)
     for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes()
@@ -65,7 +65,7 @@ def same_result(run, other):
 
 
 def refused(flags, run, capsys):
-    """Run a command that must be refused and must change nothing; give what it says."""
+    """Assert that `pretrain` rejects these flags and changes no file; return its message."""
     before = content(run)
     capsys.readouterr()
     assert main(["pretrain", *flags]) == 2
@@ -164,7 +164,7 @@ def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
 
 
 def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_flags, tmp_path):
-    """Their settings are not said again, but recorded."""
+    """`--rows` takes the settings of preparation from the rows and records them."""
     unsaid = ("length", "held_out", "tokenization", "vocab_size")
     flags = pretrain_flags(
         tmp_path / "run",
@@ -193,7 +193,7 @@ def test_rows_with_more_tokens_than_asked_for_are_refused(
 
 @pytest.fixture
 def pattern_flags(pretrain_flags, tmp_path):
-    """pattern_flags(output): a corpus that turns in a circle, so that neighbours tell a mask."""
+    """A function that returns flags with a cyclic corpus, where neighbours determine a mask."""
     circle = "今天气很好我们去公园学习中国经济发展"
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(circle[i % 18 :] + circle * 3 for i in range(200)))
@@ -203,7 +203,7 @@ def pattern_flags(pretrain_flags, tmp_path):
 
 
 def has_learnt(run):
-    """Whether a run with `pattern_flags` has found the pattern out."""
+    """Assert that a run with `pattern_flags` has learnt the pattern."""
     first, *_, last = read_metrics(run / "evaluations.jsonl")
     assert first["held_out_accuracy"] < 0.3
     assert last["held_out_accuracy"] > 0.8
@@ -258,10 +258,10 @@ def flip(path):
 
 @pytest.fixture(scope="module")
 def continued(pretrained, pretrain_flags, tmp_path_factory, eagerly):
-    """A copy of the run whose last checkpoint was damaged, continued; and what it said on stderr.
+    """A copy of the run with a damaged last checkpoint that was resumed, its stdout and stderr.
 
-    With leftovers of a kill in the way, other moments to save at, a peak to compare with, and on a
-    machine that would choose another precision.
+    The folder also has temporary files of a killed run. The resumed command saves at other steps,
+    has --peak-flops, and runs on a machine that would choose another precision.
     """
     run = shutil.copytree(pretrained, tmp_path_factory.mktemp("continued") / "run")
     newest = run / "checkpoints" / "step-00000008"
@@ -281,7 +281,7 @@ def continued(pretrained, pretrain_flags, tmp_path_factory, eagerly):
 
 
 def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretrained):
-    """In the precision that it began with."""
+    """A run with a damaged checkpoint resumes from the previous one, in its original precision."""
     run, out, err = continued
     saved = run / "checkpoints"
     damaged = f"{saved / 'step-00000008'}: training.safetensors is damaged."
@@ -295,7 +295,7 @@ def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(continued):
     run = continued[0]
     flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
     lines = {line["step"]: line for line in read_metrics(run / "metrics.jsonl")}
-    assert "mfu" not in lines[5]  # of the run before
+    assert "mfu" not in lines[5]  # logged before --peak-flops was given
     steps_per_second = lines[8]["tokens_per_second"] / (8 * 32)
     assert lines[8]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
 
@@ -363,7 +363,7 @@ def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path,
 
 
 def test_a_corpus_that_was_touched_or_moved_is_the_same_one(copy, pretrain_flags, tmp_path, capsys):
-    """And what the message says of a changed one helps."""
+    """A touched or moved corpus is accepted, and the fix in the message for a changed one works."""
     typed = pretrain_flags(copy)
     corpus = tmp_path / "corpus.txt"
     shutil.copyfile(typed[typed.index("--corpus") + 1], corpus)
@@ -451,7 +451,7 @@ def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
     after = RoFormerForMaskedLM.from_pretrained(run / "model").named_variables()
     name = "encoder/embeddings/word/embeddings"
     moved = [keras.ops.convert_to_numpy(x[name])[-200:] for x in (before, after)]
-    assert (moved[0] != moved[1]).any(axis=1).all()  # the tied decoder moves every one
+    assert (moved[0] != moved[1]).any(axis=1).all()  # the tied decoder updates all of them
 
     zip_ = tmp_path / "chinese_roformer-mine.zip"
     assert main(["checkpoints", "convert", str(run / "model"), str(zip_), "--to", "tf1"]) == 0
@@ -468,7 +468,7 @@ def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
     released, pretrain_flags, tmp_path, write_corpus, monkeypatch
 ):
     def fit(*_, **__):
-        raise KeyboardInterrupt  # the rows are there
+        raise KeyboardInterrupt  # the rows are written
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     flags = pretrain_flags(
@@ -487,7 +487,7 @@ def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
 
 
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
-    """Before its first step it scores as the checkpoint itself does, with its own vocabulary."""
+    """A continued checkpoint starts with the checkpoint's loss and keeps its vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
     flags = pretrain_flags(
         tmp_path / "run",
@@ -597,9 +597,10 @@ assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
-    """Nor is TensorFlow loaded, until TensorBoard's writer does it, as it will.
+    """A run on JAX learns, resumes exactly, and imports the models without TensorFlow.
 
-    Its programs are not optimised, which takes longer than running them.
+    Only TensorBoard's writer imports TensorFlow, later. XLA's optimizations are off, because they
+    take longer than running the programs.
     """
     run = tmp_path / "run"
     done = subprocess.run(
@@ -623,11 +624,11 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
 
 
 def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
-    """From the rows that are prepared to the batches that `fit` is given, over an epoch and more.
+    """No batch passed to `fit` in more than an epoch contains a held-out document.
 
-    Each document is one character again and again, some of several rows, and is in the corpus
-    three times, with other white space. Nothing is replaced by chance, so that what is seen of a
-    batch is what was read, or its label.
+    Each document repeats its own character, so that a batch shows which documents it contains.
+    Some documents fill several rows. Each is in the corpus three times with different white space,
+    which must not affect the split. Random replacement is off, so tokens and labels are original.
     """
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 2_000)
     characters = [chr(0x4E00 + i) for i in range(240)]
@@ -642,7 +643,7 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
 
     def fit(_, batches, steps_per_epoch, **__):
         arguments.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
-        raise KeyboardInterrupt  # seen enough
+        raise KeyboardInterrupt  # ends the command without training
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     settings = {"corpus": corpus, "vocab": vocabulary, "vocab_size": None, "held_out": 0.3}
@@ -674,7 +675,7 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
 def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
     pretrain_flags, tmp_path, monkeypatch, flags, share
 ):
-    """One corpus is of one character alone, the other, four times as large, of another."""
+    """Each of two corpora repeats one character; the second is four times as large."""
     for name, character, lines in (("a", "一", 100), ("b", "二", 400)):
         text = f"{character * 30}\n" * lines
         (tmp_path / f"{name}.txt").write_text(text, encoding="utf-8")
@@ -683,7 +684,7 @@ def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
     def fit(_, batches, steps_per_epoch, **__):
         for inputs, *_others in islice(batches, steps_per_epoch):
             rows.extend(inputs["token_ids"])
-        raise KeyboardInterrupt  # seen enough
+        raise KeyboardInterrupt  # ends the command without training
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     settings = {"corpus": None, "held_out": 0, "random_replace_rate": 0.0, "steps": 60}

@@ -1,4 +1,4 @@
-"""Neighbour vectors against counting by hand and a full SVD."""
+"""Neighbour vectors compared with direct counting and a full SVD."""
 
 from itertools import pairwise
 
@@ -16,13 +16,13 @@ from roformer_tf.pretraining.initialization import (
 
 
 class Rows(list):
-    """What `PreparedRows` is to a reader: rows (3, L) by number."""
+    """A list of rows (3, L) that replaces `PreparedRows`."""
 
     length = 12
 
 
 def packed(documents):
-    """Rows of documents of token ids, whose words are single tokens."""
+    """Pack documents of token ids into rows; every token is a word."""
     bounds = np.cumsum([0, *map(len, documents)])
     joined = Documents(np.concatenate(documents), np.arange(bounds[-1]), bounds)
     return Rows(pack(joined, length=Rows.length, cls_id=2, sep_id=3)[0])
@@ -59,7 +59,7 @@ def rows():
 
 
 def test_products_are_those_of_a_full_svd(rows):
-    vectors = neighbour_vectors(rows, 50, 64).astype("float64")  # all there is, turned
+    vectors = neighbour_vectors(rows, 50, 64).astype("float64")  # the full rank, up to a rotation
     left, strength, _ = np.linalg.svd(positive_information(neighbour_counts(rows, 50)).toarray())
     full = left * np.sqrt(strength)
     lengths = np.linalg.norm(full, axis=1)

@@ -53,7 +53,7 @@ def test_stages_are_printed_one_by_one_and_together():
 
 
 def test_days_and_money_are_operations_over_what_the_devices_do():
-    """A day of one H100 at its best; three devices at half, of which each reaches four fifths."""
+    """LINE is a day of one H100 at its peak; the devices reach half of it, three reach 4/5 each."""
     config = asked(utilisation=0.5, efficiency=0.8, devices=(1, 3), price=2)
     *_, row, _, _ = rendered([LINE], config)
     days = [2, 2 / (3 * 0.8)]
@@ -87,7 +87,7 @@ def test_with_one_device_several_are_not_mentioned():
 
 @pytest.fixture
 def recipe(tmp_path):
-    """recipe(text) → a YAML file, next to an architecture."""
+    """A function that writes a recipe to a YAML file, next to the architecture tiny.json."""
     (tmp_path / "tiny.json").write_text(
         '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
         '"intermediate_size": 48}'

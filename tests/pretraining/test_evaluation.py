@@ -39,7 +39,7 @@ def masked(model):
 
 
 def reference(model, rows, masked):
-    """Loss, accuracy and number of predictions, row after row in float64."""
+    """Return loss, accuracy and number of predictions, computed row by row in float64."""
     config = MaskingConfig()
     losses, hits = [], []
     for number, row in enumerate(rows):
@@ -57,7 +57,10 @@ def reference(model, rows, masked):
 
 @pytest.mark.slow
 def test_the_loss_is_reported_by_the_length_of_documents(monkeypatch, model, rows, masked):
-    """Buckets begin at 8, since the rows have 32 tokens."""
+    """The loss by document length is the mean over the tokens of each bucket.
+
+    The smallest bucket is 8 here, because the rows have only 32 tokens.
+    """
     monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
     scores = TokenMetrics(model)
@@ -84,7 +87,7 @@ def test_lengths_go_to_the_next_power_of_two():
 
 @pytest.mark.parametrize("batch_size", [1, 16])
 def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_size):
-    assert len(rows) % 16  # the last batch is filled up with rows that do not count
+    assert len(rows) % 16  # the last batch is padded with rows of weight 0
     batches = held_out_batches(
         rows, batch_size=batch_size, seed=5, objective=MaskedTokens(**masked)
     )
@@ -97,7 +100,7 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
 
 
 def test_each_of_several_corpora_has_its_own_figures(model, rows, masked):
-    """Of three, the last has no row in which anything is predicted."""
+    """Each corpus has its own figures, except one without predictions, which has none."""
     scores = TokenMetrics(model)
     settings = {"seed": 5, "objective": MaskedTokens(**masked)}
     whole = held_out_batches(rows, batch_size=16, **settings)

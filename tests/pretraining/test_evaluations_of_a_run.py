@@ -1,4 +1,4 @@
-"""What a run says of held-out rows: of every corpus, at every length, and how fast it got there."""
+"""Evaluations of a run: figures of each corpus, speed, the best model and precision."""
 
 import json
 import shutil
@@ -27,9 +27,9 @@ CORPORA = {"news": 300, "law": 24}  # documents
 
 @pytest.fixture(scope="module")
 def timed(pretrain_flags, write_corpus, tmp_path_factory, eagerly):
-    """A run over two corpora, of which a few rows are evaluated, and the times of its log.
+    """The folder of a run over two corpora, and the times of its log.
 
-    (run, {step: (when the log received it, when it was done with it)})
+    The times are {step: (start, end)} of the log's callback. Only a few rows are evaluated.
     """
     folder, times = tmp_path_factory.mktemp("corpora"), {}
     tell = StepLog.on_train_batch_end
@@ -62,12 +62,12 @@ def timed(pretrain_flags, write_corpus, tmp_path_factory, eagerly):
 
 @pytest.fixture(scope="module")
 def corpora(timed):
-    """The run's folder."""
+    """The folder of the run over two corpora."""
     return timed[0]
 
 
 def held_out(run, batch_size, numbers=None):
-    """The model of a run, and batches of held-out rows as its evaluation makes them."""
+    """Return the model of a run, and the batches of its evaluation."""
     model = RoFormerForMaskedLM.from_pretrained(run / "model")
     rows = PreparedRows.open(run / "rows", "held_out")
     objective = make_objective("masked", model.tokenizer, MaskingConfig())
@@ -82,10 +82,10 @@ def test_every_corpus_is_evaluated_and_reported_by_name(corpora):
     assert min(rows.values()) >= 2
     assert sum(rows.values()) > 3 * 9
     first = {"news": 0, "law": rows["news"]}
-    shares = {"news": 8, "law": 1}  # of 9, in proportion, and at least one
+    shares = {"news": 8, "law": 1}  # 9 rows in proportion, at least one of each
     assert rows["law"] / sum(rows.values()) < 1.5 / 9
     model, batches = held_out(corpora, 1)
-    arrays = token_metrics(TokenMetrics(model), batches)  # of all rows, (rows, P)
+    arrays = token_metrics(TokenMetrics(model), batches)  # (rows, P) for all rows
     for line in read_metrics(corpora / "evaluations.jsonl"):
         assert list(line["held_out_by_corpus"]) == ["news", "law"]
     assert line["step"] == 5
@@ -113,13 +113,16 @@ def test_a_single_corpus_has_no_figures_of_its_own(pretrained):
 
 
 def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
-    """A line's clock begins when the log is done with the line before, or with the first step."""
+    """The logged speed is within the bounds measured around the log's callback.
+
+    The timing of a line starts when the callback has finished the previous line or the first step.
+    """
     run, times = timed
     flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
     lines = read_metrics(run / "metrics.jsonl")
     for line, (before, step) in zip(lines, [(1, 2), (2, 4), (4, 5)], strict=True):
         assert line["step"] == step
-        least = (times[step][0] - times[before][1]) / (step - before)  # seconds of a step
+        least = (times[step][0] - times[before][1]) / (step - before)  # seconds per step
         most = (times[step][1] - times[before][0]) / (step - before)
         assert 8 * 32 / most - 0.1 < line["tokens_per_second"] < 8 * 32 / least + 0.1
         assert flops / most / PEAK - 1e-4 < line["mfu"] < flops / least / PEAK + 1e-4
@@ -133,7 +136,7 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
     [
         ([(3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.5)], 6),
         ([(3, 32, 3.0), (6, 32, 2.5), (8, 32, 2.0)], 8),
-        ([(0, 32, 1.0), (3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.0)], 6),  # the first of equals
+        ([(0, 32, 1.0), (3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.0)], 6),  # the first of equal losses
         ([(3, 32, 1.0), (6, 64, 2.0), (8, 64, 2.5)], 6),
         ([(3, 32, 1.0), (6, 32, 2.0), (8, 64, 2.5)], 8),
     ],
@@ -157,7 +160,7 @@ def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_pa
 
 @pytest.fixture
 def unpredictable(pretrained, tmp_path):
-    """Prepared rows whose only held-out one is a single word, too long to be masked."""
+    """Prepared rows with one held-out row: a single word that is too long to be masked."""
     rows = shutil.copytree(pretrained / "rows", tmp_path / "rows")
     length = 32
     documents = Documents(np.arange(20, 27), np.zeros(7, int), np.array([0, 7]))
@@ -195,7 +198,10 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
 def test_a_precision_that_is_asked_for_is_trained_in(
     precision, pretrain_flags, tmp_path, monkeypatch, capsys
 ):
-    """On a machine that would choose the other one: a run is evaluated as it is trained."""
+    """A run trains and evaluates in the given precision, although the machine would choose another.
+
+    The model's loss in the other precision differs.
+    """
     other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
     monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"

@@ -38,11 +38,11 @@ def shape(**changes):
     return RoFormerConfig(**SIZES | changes)
 
 
-# --- Operations, against the products that a step is made of -------------------------------------
+# --- FLOPs, compared with the matrix products in a traced step -----------------------------------
 
 
 def products_of_a_step(model, inputs):
-    """Operations of all matrix products of losses and gradients, as the backend traces them."""
+    """Return the FLOPs of all matrix products in the backend's trace of losses and gradients."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -66,7 +66,7 @@ def products_of_a_step(model, inputs):
 
 
 def graph_flops(graph):
-    """Of a TensorFlow graph, those of the functions that it calls among them."""
+    """Return the FLOPs of a TensorFlow graph, including the functions that it calls."""
     flops = 0
     for operation in graph.get_operations():
         if "PartitionedCall" in operation.type:
@@ -74,14 +74,14 @@ def graph_flops(graph):
         if operation.type in ("MatMul", "BatchMatMulV2"):
             (left, _), (output,) = operation.inputs, operation.outputs
             turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
-            if min(output.shape[-2:]) > 1:  # else a sum, written as a product with a column of ones
+            if min(output.shape[-2:]) > 1:  # not a sum written as a product with a column of ones
                 flops += 2 * output.shape.num_elements() * left.shape[-2 if turned else -1]
         assert operation.type not in ("Einsum", "XlaDotV2"), operation.type
     return flops
 
 
 def jaxpr_flops(jaxpr):
-    """Of JAX's trace, those of its inner functions among them."""
+    """Return the FLOPs of a JAX trace, including its inner functions."""
     from jax.extend.core import jaxprs_in_params
 
     flops = 0
@@ -134,12 +134,15 @@ def test_what_a_window_hides_is_no_work_where_what_is_seen_counts():
 
 @pytest.mark.parametrize(("objective", "beside"), [("masked", 3), ("causal", 2)])
 def test_a_stage_of_local_layers_looks_back_alone_where_it_is_causal(objective, beside):
-    """Whatever the architecture's file says of it, which mostly is nothing."""
+    """Local layers of a causal stage attend only to earlier tokens.
+
+    The objective decides this, because the architecture file usually does not.
+    """
     (stage,) = make_stages([], stage_defaults(length=640, batch_size=1, steps=1))
     arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), objective=objective)
     near, nearer = (shape(local_attention=2 * window) for window in (64, 32))
     gap = stage_flops(arguments, stage, near) - stage_flops(arguments, stage, nearer)
-    assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, all of whose blocks are full
+    assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, with only full blocks
 
 
 def test_a_token_of_the_base_size_takes_5_7e8_operations():
@@ -163,7 +166,7 @@ def stage_defaults(**changes):
 
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_parameters_are_those_of_the_model(changes):
-    config = shape(**changes, num_labels=3)  # heads that are not pretrained do not count
+    config = shape(**changes, num_labels=3)  # heads that are not pretrained are not counted
     assert parameters(config) == RoFormerForMaskedLM(config).count_params()
 
 

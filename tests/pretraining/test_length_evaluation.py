@@ -1,4 +1,4 @@
-"""`evaluate --corpus`: the same tokens at several lengths, counted one by one in float64."""
+"""`evaluate --corpus` predicts the same tokens at several lengths; the reference is float64."""
 
 import json
 import logging
@@ -33,7 +33,7 @@ LENGTHS = (9, 16, 40)
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """models["masked" | "causal"] → the folder of a random language model."""
+    """The folders of two random language models, "masked" and "causal"."""
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
@@ -62,7 +62,7 @@ def evaluated(*words):
 
 
 def reference(model, tokenizer, objective, texts, length):
-    """Loss and hit of every predicted token, each in the window that the rule gives."""
+    """Return loss and hit of each predicted token, computed one by one in its own window."""
     room = length - 2
     losses, hits = [], []
     for text in texts:
@@ -82,7 +82,10 @@ def reference(model, tokenizer, objective, texts, length):
 @pytest.mark.quick_cases("masked")
 @pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_every_token_is_predicted_from_its_own_window(models, objective, monkeypatch):
-    """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""
+    """Every token is predicted from its own window, at every length.
+
+    One of two texts is shorter than the longest rows. Batches are small and the last is padded.
+    """
     monkeypatch.setattr(windowed_losses, "TOKENS_PER_BATCH", {"masked": 48, "causal": 48})
     model, tokenizer, actual = open_language_model(str(models[objective]), None, "float32")
     assert actual == objective
@@ -99,7 +102,7 @@ def test_every_token_is_predicted_from_its_own_window(models, objective, monkeyp
         np.testing.assert_allclose(judged.losses[length], losses, atol=1e-4)
         assert judged.hits[length].tolist() == hits.tolist()
     gap = max(abs(judged.losses[9] - judged.losses[40]))
-    assert gap > 0.01  # else a window of another length would pass
+    assert gap > 0.01  # otherwise a window of the wrong length would also pass
     places = np.concatenate([np.flatnonzero(text.predicted) for text in result])
     first = len(np.flatnonzero(result[0].predicted))
     assert not result[0].predicted[30]
@@ -111,9 +114,9 @@ def test_every_token_is_predicted_from_its_own_window(models, objective, monkeyp
 
 @pytest.mark.slow
 def test_no_message_mentions_retracing(models):
-    """TensorFlow counts over a process, and would advise the user on our loops."""
+    """TensorFlow's advice on retracing, which counts over the process, is not shown to the user."""
     logger, heard = logging.getLogger("tensorflow"), []
-    logger.removeFilter(rows._is_other_warning)  # other tests of the process have put it there
+    logger.removeFilter(rows._is_other_warning)  # added by other tests in this process
     listener = logging.Handler()
     listener.emit = heard.append
     logger.addHandler(listener)
@@ -172,7 +175,7 @@ def test_figures_are_means_by_length_and_by_position():
     assert {k: v["accuracy"] for k, v in actual["by_length"].items()} == {"4": 0.25, "16": 0.75}
     assert actual["by_length"]["16"]["perplexity"] == pytest.approx(np.exp(2))
     low, high = actual["by_length"]["4"]["interval"]
-    assert (low, high) == (2.0, 6.0)  # one window or the other
+    assert (low, high) == (2.0, 6.0)  # the means of the two windows
     assert actual["by_position"] == [
         {"from": 1, "to": 3, "loss": 1.0, "accuracy": 1.0, "predictions": 2},
         {"from": 4, "to": 7, "loss": 2.0, "accuracy": 0.0, "predictions": 1},
@@ -208,7 +211,7 @@ def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_p
         assert f"{item['loss']:.4f}" in line
         assert f"{item['accuracy']:.2%}" in line
     assert f"{report['predictions']:,} masked tokens" in out
-    evaluated(*words)  # without a file the table alone
+    evaluated(*words)  # without --output it prints the same table
     assert capsys.readouterr().out == out
     evaluated(models["masked"], "--corpus", corpus, "--lengths", 20, 10, "--seed", 1)
     assert capsys.readouterr().out != out
@@ -255,7 +258,7 @@ def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, 
 @pytest.mark.usefixtures("eager_steps")
 def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
     output = tmp_path / "x.json"
-    for most, actual in ((50, 50), (5, 10)):  # a row at least
+    for most, actual in ((50, 50), (5, 10)):  # at least one row
         words = ("--max-tokens", most, "--output", output)
         evaluated(models["causal"], "--corpus", corpus, "--lengths", 12, *words)
         assert json.loads(output.read_text(encoding="utf-8"))["tokens"] == actual
@@ -264,7 +267,7 @@ def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
-    """The result is that of a checkpoint with this setting in its config."""
+    """Each scaling gives the result of a checkpoint with this setting in its config."""
     words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")
     scalings = ("none", "linear", "dynamic", "yarn", "log-n")
     evaluated(models["masked"], *words, "--trained-length", 10, "--scalings", *scalings)
@@ -312,7 +315,7 @@ def test_bad_input_is_one_message(models, corpus, words, message, capsys, tmp_pa
     monkeypatch.chdir(tmp_path)
     try:
         code = main(["evaluate", str(models["causal"]), "--corpus", str(corpus), *words.split()])
-    except SystemExit as stopped:  # a flag's value
+    except SystemExit as stopped:  # raised by the argument parser
         code = stopped.code
     err = " ".join(capsys.readouterr().err.split())
     assert code == 2

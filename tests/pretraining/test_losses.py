@@ -10,7 +10,7 @@ VOCABULARY = 7
 
 
 def batch(seed=0, rows=3, slots=5):
-    """Labels (B, P), logits (B, P, V), weights (B, P) with unused slots in every row but one."""
+    """Return labels (B, P), logits (B, P, V) and weights (B, P), with unused slots in most rows."""
     rng = np.random.default_rng(seed)
     logits = rng.normal(scale=3, size=(rows, slots, VOCABULARY)).astype("float32")
     used = rng.integers(1, slots, rows)
@@ -20,7 +20,7 @@ def batch(seed=0, rows=3, slots=5):
 
 
 def reference(labels, logits, weights):
-    """The loss in float64, and its gradient: (softmax - one-hot) · weight / Σ weight."""
+    """Return the loss in float64 and its gradient: (softmax − one-hot) · weight / Σ weight."""
     x = logits.astype("float64")
     shares = np.exp(x - x.max(-1, keepdims=True))
     shares /= shares.sum(-1, keepdims=True)
@@ -34,7 +34,7 @@ def reference(labels, logits, weights):
 def test_it_is_the_mean_over_the_used_slots(seed, rows, slots):
     labels, logits, weights = batch(seed, rows, slots)
     got = float(MaskedTokenLoss()(labels, logits, sample_weight=weights))
-    # what rounding of logits of about 10 leaves, however small the loss
+    # The absolute tolerance is the rounding error of logits of about 10.
     assert got == pytest.approx(reference(labels, logits, weights)[0], rel=1e-6, abs=1e-6)
 
 
@@ -94,7 +94,7 @@ def test_half_precision_logits_are_computed_in_float32():
 
 
 def test_fit_uses_it_as_it_is():
-    """Not divided again by Keras on the way, and reported as the mean over the steps."""
+    """Keras reports the loss as the mean over the steps, without dividing it again."""
     labels, logits, weights = batch()
     model = keras.Sequential([keras.layers.Input((5, VOCABULARY)), keras.layers.Identity()])
     model.compile("sgd", MaskedTokenLoss())

@@ -1,4 +1,4 @@
-"""`pretrain --rows`: what they were prepared with counts; flags that say otherwise are refused."""
+"""`pretrain --rows` uses the settings of preparation and rejects flags that contradict them."""
 
 from types import SimpleNamespace
 
@@ -13,9 +13,9 @@ from roformer_tf.training.run_files import plain
 
 @pytest.fixture
 def on_rows(pretrained, pretrain_flags):
-    """on_rows(output, length=64, …): flags as typed, for the rows of the finished run.
+    """A function that returns flags for the rows of the finished run.
 
-    They are of 32 tokens, characters, and a tenth is held out.
+    The rows have 32 tokens, are tokenized by characters, and a tenth is held out.
     """
 
     def flags(output, **changes):
@@ -30,7 +30,7 @@ def on_rows(pretrained, pretrain_flags):
     ("flags", "result"),
     [
         ("--length 64", "--length is 64, but they were prepared with 32"),
-        ("--length 512", "--length is 512, but they were prepared with 32"),  # typed, though usual
+        ("--length 512", "--length is 512, but they were prepared with 32"),  # 512 is the default
         ("--tokenization word", "--tokenization is word, but they were prepared with char"),
         ("--lower-case False", "--lower-case is False, but they were prepared with True"),
         ("--whole-words", "--whole-words is True"),
@@ -62,7 +62,7 @@ def test_a_flag_of_preparation_that_says_otherwise_is_refused(
 def test_without_rows_a_length_that_is_not_said_is_512():
     config = PretrainConfig(corpus=("x.txt",), vocab_size=100, output="run")
     assert [stage.length for stage in config.plan()] == [512]
-    assert plain(config)["length"] is None  # settled when the run begins
+    assert plain(config)["length"] is None  # set when the run starts
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ DEFAULTS = {
     "warmup": 0.05,
     "accumulate": 1,
 }
-SIX = [  # the paper's, at toy size
+SIX = [  # the paper's stages in miniature
     {"length": 32, "batch-size": 8, "steps": 3},
     {"length": 64, "batch-size": 8, "steps": 2},
     {"length": 24, "batch-size": 8, "steps": 3},
@@ -69,14 +69,14 @@ def test_a_stage_that_cannot_be_read_is_refused(text, message):
 
 @pytest.fixture(scope="module", autouse=True)
 def untraced(eagerly):
-    """Rows of four lengths and two sizes of a batch would each be traced."""
+    """Run steps eagerly: four lengths and two batch sizes would each need a trace."""
     with eagerly():
         yield
 
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
-    """flags(output) of a run whose six stages are in a YAML file."""
+    """A function that returns the flags of a run with six stages in a YAML file."""
     file = tmp_path_factory.mktemp("yaml") / "stages.yaml"
     file.write_text(yaml.safe_dump({"stages": SIX, "mask-rate": [0.3, 0.15]}))
     settings = {
@@ -95,18 +95,20 @@ def flags(pretrain_flags, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def first_rows():
-    """The row that each stage of `six` began with, among those of its length."""
+    """The first row of each stage of `six`, among the rows of its length."""
     return []
 
 
 @pytest.fixture(scope="module")
 def read_batches():
-    """The batches of each stage of `six`, from its first step on."""
+    """The batches of each stage of `six`, from its first step."""
     return []
 
 
 @pytest.fixture(scope="module")
 def six(flags, first_rows, read_batches, tmp_path_factory):
+    """The folder of a finished run with six stages."""
+
     def batches(rows, start_row, **settings):
         first_rows.append(start_row)
         read_batches.append(pretraining_batches(rows, start_row=start_row, **settings))
@@ -134,7 +136,7 @@ def test_the_papers_six_stages_run_from_one_yaml(six):
 
 
 def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
-    """The lowest loss of all is one of rows of 64, in the second stage."""
+    """The best model is chosen within the last length, although stage 2 has the lowest loss."""
     lines = read_metrics(six / "evaluations.jsonl")
     stages = [sum(line["step"] > stop for stop in BORDERS) for line in lines]
     assert [line["length"] for line in lines] == [SIX[number]["length"] for number in stages]
@@ -159,7 +161,10 @@ def test_the_learning_rate_rises_and_falls_in_each(six):
 
 
 def test_the_mask_rate_falls_over_the_steps_of_all(six, read_batches):
-    """Every token is a word here, so the number of masked ones is exact."""
+    """The mask rate decreases linearly over all stages.
+
+    Every token is a word here, so the number of masked tokens is exact.
+    """
     for batches, start, stop in zip(read_batches, [0, *BORDERS], BORDERS, strict=False):
         for step in range(start, stop):
             inputs, _, weights = batches[step - start]
@@ -184,7 +189,7 @@ def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
     "back_to", [pytest.param(step, marks=pytest.mark.slow) for step in (3, 5, 6, 9, 10)]
 )
 def test_a_run_resumes_across_a_border_bit_for_bit(six, flags, untimed, tmp_path, back_to):
-    """At a border, where the next stage begins, and on both sides of one."""
+    """A run resumes exactly from a checkpoint at, before and after the border of two stages."""
     run = shutil.copytree(six, tmp_path / "run")
     for step in numbered(run):
         if step > back_to:

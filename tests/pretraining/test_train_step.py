@@ -30,10 +30,10 @@ CLIP = 0.5
 
 
 def compiled(settings=None, *, own_step=True, optimizer="adamw", clip=CLIP, rate=1e-3, **changes):
-    """A model of seed 0, with its own step or Keras'."""
+    """Return a compiled model of seed 0 with our train step or Keras'."""
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
-    if optimizer == "sgd":  # a weight moves by the gradient, and rounding stays what it is
+    if optimizer == "sgd":  # the update is the gradient itself, so rounding errors stay small
         result = keras.optimizers.SGD(0.1, global_clipnorm=clip)
         result.build(model.trainable_variables)
     else:
@@ -45,7 +45,7 @@ def compiled(settings=None, *, own_step=True, optimizer="adamw", clip=CLIP, rate
 
 
 def batch(number, rows=ROWS):
-    """Rows with 0 to 3 predictions each."""
+    """Return a batch of rows with 0 to 3 predictions each."""
     rng = np.random.default_rng(number)
     labels = rng.integers(5, VOCABULARY, (rows, PREDICTIONS)).astype("int32")
     inputs = {
@@ -58,7 +58,7 @@ def batch(number, rows=ROWS):
 
 
 def take(model, *batches):
-    """Train on batches; give the logs of each step."""
+    """Train on batches and return the logs of each step."""
     logs = []
     for x, y, weights in batches:
         step = model.train_on_batch(x, y, sample_weight=weights, return_dict=True)
@@ -71,12 +71,13 @@ def weights_of(model):
 
 
 def state_of(model):
-    """Weights and the state of the optimizer, except its number of steps."""
+    """Return the weights and the optimizer's state, except its step counter."""
     slots = [v for v in model.optimizer.variables if v is not model.optimizer.iterations]
     return [*weights_of(model).values(), *map(keras.ops.convert_to_numpy, slots)]
 
 
 def poisoned(number, value=np.nan):
+    """Return a batch with one weight that makes the loss NaN or infinite."""
     inputs, labels, weights = batch(number)
     weights[3, 1] = value
     return inputs, labels, weights
@@ -92,7 +93,11 @@ def same_weights(model, other):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("lamb", marks=pytest.mark.slow)])
 def test_a_step_is_keras_own(optimizer):
-    """But for the clipping: Keras, on TensorFlow, takes a sum of rows for rows side by side."""
+    """Without clipping, our step equals Keras' step.
+
+    Clipping is off (clip=1e9), because Keras on TensorFlow clips the embedding's sparse gradient
+    before summing the contributions of repeated rows.
+    """
     ours, theirs = (compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False))
     batches = [batch(number) for number in range(3)]
     for step, (x, y, weights) in zip(take(ours, *batches), batches, strict=True):
@@ -120,7 +125,10 @@ def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
     ("micro_batches", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
 )
 def test_micro_batches_are_the_whole_batch(optimizer, micro_batches, eagerly):
-    """Though micro-batches have unequal numbers of predictions, and some have none."""
+    """Micro-batches give the result of the whole batch.
+
+    They have unequal numbers of predictions, some have none.
+    """
     whole, parts = (
         compiled(optimizer=optimizer),
         compiled(StepConfig(accumulate=micro_batches), optimizer=optimizer),
@@ -139,7 +147,7 @@ def test_micro_batches_are_the_whole_batch(optimizer, micro_batches, eagerly):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
-    """So that the test above tests something."""
+    """Averaging the means of micro-batches gives another loss, so the test above is sensitive."""
     whole, parts = compiled(), compiled(StepConfig(accumulate=4))
     monkeypatch.setattr(
         steps, "_normalized", lambda data: keras.utils.unpack_x_y_sample_weight(data)
@@ -152,7 +160,7 @@ def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_each_micro_batch_has_its_own_dropout():
-    """Its random states move on once for each micro-batch."""
+    """The seed generators advance once for each micro-batch."""
 
     def drawn(micro_batches):
         model = compiled(StepConfig(accumulate=micro_batches), hidden_dropout_prob=0.5)
@@ -174,7 +182,7 @@ def test_neither_a_loss_nor_a_gradient_may_be_other_than_finite(value):
         assert bool(good) == taken
 
 
-@pytest.mark.quick_cases("inf")  # the spike below is skipped in a trace
+@pytest.mark.quick_cases("inf")  # a traced step that is skipped is covered by the spike test below
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_batch_without_a_finite_loss_is_skipped(value, request):
     if np.isinf(value):
@@ -185,7 +193,7 @@ def test_a_batch_without_a_finite_loss_is_skipped(value, request):
     assert take(model, poisoned(2, value))[0]["skipped"] == 1
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
-    assert int(model.optimizer.iterations) == 3  # the schedule goes on
+    assert int(model.optimizer.iterations) == 3  # the schedule also counts skipped steps
     assert take(model, poisoned(2, value), poisoned(2, value))[1]["skipped"] == 3
     assert take(model, batch(3))[0]["skipped"] == 0
 
@@ -218,7 +226,7 @@ def test_a_spike_is_skipped_once_losses_are_known(monkeypatch):
     easy = np.full((ROWS, PREDICTIONS), 7, "int32")
     hard = np.full((ROWS, PREDICTIONS), 9, "int32")
     good, bad = (({**x, "labels": y}, y, weights) for y in (easy, hard))
-    assert take(model, bad)[0]["skipped"] == 0  # none is known yet
+    assert take(model, bad)[0]["skipped"] == 0  # no earlier loss to compare with
     logs = take(model, *[good] * 60)
     assert {step["skipped"] for step in logs} == {0}
     before = state_of(model)
@@ -264,7 +272,7 @@ def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
 
     began = time.perf_counter()
     fitted("instant", 0, 3)
-    assert 0 < model.waited < (time.perf_counter() - began) / 2  # most of it was compilation
+    assert 0 < model.waited < (time.perf_counter() - began) / 2  # compilation took most of it
     assert fitted("slow", 0.2, 6) > 0.5
 
 
@@ -277,7 +285,7 @@ def test_in_bfloat16_the_optimizer_remembers_in_float32():
 
 
 def mixed():
-    """A model in mixed bfloat16 whose optimizer is built."""
+    """Return a model in mixed bfloat16 with a built optimizer."""
     result = RoFormerForMaskedLM(RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
     optimizer = make_optimizer(OptimizerConfig(), result.trainable_variables, 10, "bfloat16")
     trained = PretrainingModel(result, StepConfig())
@@ -298,7 +306,7 @@ def test_a_step_casts_each_weight_once():
     casts = {}
 
     def count(inner, names):
-        """Casts of the variables in `names`, by name, also in functions that they are handed to."""
+        """Count the casts of the variables in `names`, also inside called functions."""
         for operation in inner.eqns:
             arguments = operation.invars
             cast = operation.primitive.name == "convert_element_type" and id(arguments[0]) in names

@@ -1,4 +1,4 @@
-"""Fine-tuned models of random weights for --rerank."""
+"""Fine-tuned models with random weights for --rerank."""
 
 from functools import cache
 
@@ -18,7 +18,7 @@ TASKS = {
 
 @pytest.fixture(scope="session")
 def finetuned(tmp_path_factory):
-    """finetuned("pair") → a folder as `finetune` writes it, of a random model."""
+    """A function that returns a model folder, as written by `finetune`, with random weights."""
 
     @cache
     def make(name):

@@ -1,4 +1,4 @@
-"""Files of documents: which columns are texts, ids and metadata, and what is refused."""
+"""Files of documents: columns of texts, ids and metadata, and refusals."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Conditions on metadata, against the same conditions written in Python."""
+"""Conditions on metadata, and the documents that they select."""
 
 from contextlib import closing
 
@@ -27,7 +27,7 @@ CASES = {
     "lang in ('zh', \"en\")": "abc",
     "lang not in ('zh', 'en')": "8-",
     "year in (2019, '2021')": "ac",
-    "lang like 'zh%'": "ac-",  # ASCII letters of either case
+    "lang like 'zh%'": "ac-",  # case-insensitive for ASCII letters
     "lang not like 'z_'": "b8-",
     "score is null": "b8-",
     "score is not null": "ac",
@@ -40,7 +40,7 @@ CASES = {
     "id = 8 or id = 'c'": "c8",
     "id is null": "-",
     "NOT NOT year = 2019": "a",
-    "year = 2019 or year = 2020 and lang = 'zh'": "a",  # `and` binds closer
+    "year = 2019 or year = 2020 and lang = 'zh'": "a",  # `and` has precedence
     'lang = "x\' OR 1 = 1 --"': "",
 }
 

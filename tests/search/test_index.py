@@ -1,4 +1,4 @@
-"""Results of an index against all vectors and BM25's formula; additions, updates, deletions."""
+"""Index results compared with exhaustive search and BM25's formula; adding, updating, deleting."""
 
 import math
 import threading
@@ -42,14 +42,14 @@ def folder(tmp_path):
 
 @pytest.fixture
 def indexed(folder):
-    """An index of the texts, most of which have several passages."""
+    """An open index of the texts, most of which have several passages."""
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     with SearchIndex(folder) as opened:
         yield opened
 
 
 def cosines(texts=TEXTS, weight=0.0):
-    """Each document's cosine with each query: (queries, documents)."""
+    """Return the score of each document for each query, (queries, documents)."""
     each = [EMBEDDER.embed(EMBEDDER.passages_of(text, LENGTH)) for text in texts]
     nearest = np.stack([(VECTORS @ x.T).max(axis=1) for x in each], axis=1)
     first = np.stack([VECTORS @ x[0] for x in each], axis=1)
@@ -57,13 +57,13 @@ def cosines(texts=TEXTS, weight=0.0):
 
 
 def bm25(query, texts=TEXTS, k1=2.0, b=0.75):
-    """Robertson and Zaragoza (2009): words and pairs, those of the beginning three times."""
+    """BM25 (Robertson and Zaragoza, 2009) of words and pairs; the beginning counts three times."""
     terms = [(document_terms(text[:60]), document_terms(text)) for text in texts]
     mean = sum(len(a) + len(t) for a, t in terms) / len(terms)
     within = {x: sum(x in text for _, text in terms) for x in document_terms(query)}
     rare = [x for x in document_terms(query) if 2 * within[x] <= len(texts) and within[x]]
     scores = np.zeros(len(texts))
-    for word in rare or document_terms(query):  # frequent words count only where no other does
+    for word in rare or document_terms(query):  # frequent words count only if there are no others
         rarity = math.log((len(texts) - within[word] + 0.5) / (within[word] + 0.5))
         for number, (beginning, text) in enumerate(terms):
             count = 2 * Counter(beginning)[word] + Counter(text)[word]
@@ -73,7 +73,7 @@ def bm25(query, texts=TEXTS, k1=2.0, b=0.75):
 
 
 def found(index, *arguments, **settings):
-    """The documents of each query."""
+    """Return the search results of each query."""
     return [index.read(hits) for hits in index.search(*arguments, **settings)]
 
 
@@ -82,7 +82,7 @@ def by_id(results):
 
 
 def check(actual, want, top):
-    """Results have the largest of the wanted scores (queries, documents), in their order."""
+    """Assert that results have the largest of the expected scores (queries, documents) in order."""
     kept = min(top, want.shape[1])
     for results, scores in zip(actual, want, strict=True):
         got = [result.score for result in results]
@@ -178,7 +178,7 @@ def test_documents_ids_and_metadata_are_kept(folder):
 
 
 def state(folder):
-    """All that is in an index, independent of the order of additions: texts with vectors, words."""
+    """Return all texts, vectors and words of an index, independent of the order of additions."""
     with SearchIndex(folder) as result:
         rows = result._connection.execute(
             "SELECT d.text, id, metadata, passages, words.beginning, words.text FROM documents d "
@@ -263,7 +263,7 @@ def test_another_model_or_passage_length_is_refused(folder):
 
 
 class Failing(FakeEmbedder):
-    """An embedder that meets a bad vector in its third block."""
+    """An embedder that fails in its third block."""
 
     blocks = 0
 
@@ -296,7 +296,7 @@ def test_readers_search_while_another_process_writes(folder, indexed):
 
 
 def test_two_commands_add_at_the_same_time(folder):
-    """Also where neither finds an index when it begins; documents of both are there once."""
+    """Two commands can create and fill an index at the same time, without duplicates."""
     parts = [documents()[:30], documents()[10:]]
     threads = [
         threading.Thread(target=add_documents, args=(folder, EMBEDDER, part)) for part in parts
@@ -355,7 +355,7 @@ def test_what_is_no_index_is_not_written_over(folder):
     (folder / "thesis.txt").unlink()
     with pytest.raises(InputError, match=r"is no index\. Make one"):
         SearchIndex(folder)
-    (folder / FILE).touch()  # as a process leaves it that was killed while it created the tables
+    (folder / FILE).touch()  # left by a process killed before it created the tables
     with pytest.raises(InputError, match=r"is no index\. Make one"):
         SearchIndex(folder)
     with pytest.raises(InputError, match=r"index\.sqlite exists, and is not an index"):

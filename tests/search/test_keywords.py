@@ -1,4 +1,4 @@
-"""Search by words, against the formulas written out."""
+"""Search by words, compared with the formulas."""
 
 import math
 from collections import Counter
@@ -20,7 +20,7 @@ QUERIES = ["打印文档", "如何打开 pdf", "公园", "没有这个词汇甲�
 
 
 def bm25(query, documents):
-    """Robertson and Zaragoza (2009), the inverse document frequency as in Lucene."""
+    """BM25 (Robertson and Zaragoza, 2009) with Lucene's inverse document frequency."""
     words = [words_of(text) for text in documents]
     mean = sum(map(len, words)) / len(words)
     scores = []
@@ -41,7 +41,7 @@ def test_words_are_jiebas_in_one_spelling():
 
 
 def test_bm25_scores_by_its_formula():
-    # of each the same multiple: some leave (k1 + 1), which moves no rank, in the numerator
+    # Without the factor (k1 + 1) of some implementations, which does not change the ranking.
     queries = [*QUERIES, "打印打印"]
     scores = BM25(DOCUMENTS).scores(queries)
     assert scores.dtype == np.float32

@@ -1,4 +1,4 @@
-"""`roformer-tf search`: what is typed, what is written, and what is refused."""
+"""The command `roformer-tf search`: flags, output and refusals."""
 
 import json
 from dataclasses import dataclass
@@ -34,7 +34,7 @@ def sim(released):
 
 @pytest.fixture(scope="module")
 def order(sim, eagerly):
-    """For each query its documents, the nearest first, and their cosines."""
+    """For each query, its documents sorted by cosine, with the cosines."""
     with eagerly():
         embedder = VectorSettings().open(sim)
         cosines = embedder.embed(QUERIES) @ embedder.embed(DOCUMENTS.values()).T
@@ -54,12 +54,12 @@ def documents(tmp_path):
 
 @pytest.fixture
 def run(capsys):
-    """run("--model", …) → exit code, the rows of stdout, stderr."""
+    """A function that runs the command and returns exit code, rows of stdout, and stderr."""
 
     def run(*words):
         try:
             code = cli.main(["search", *map(str, words)])
-        except SystemExit as ended:  # of wrong flags
+        except SystemExit as ended:  # raised for wrong flags
             code = ended.code
         out, err = capsys.readouterr()
         return code, [line.split("\t") for line in out.splitlines()], err
@@ -68,7 +68,7 @@ def run(capsys):
 
 
 def names(rows):
-    """The documents' names by query."""
+    """Return the names of the documents by query."""
     actual = {}
     for query, rank, _, _, name in rows:
         actual.setdefault(query, []).append(name)
@@ -165,7 +165,7 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     assert {row[4] for row in rows[1:]} == {row[4] for row in plain[1:4]}
     scores = [float(row[2]) for row in rows[1:]]
     assert scores == sorted(scores, reverse=True)
-    # The first of the new order may have had a late rank: the model scores 3, 1 is printed
+    # The model scores three results and prints one, which may have had a lower rank before.
     _, first, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3, "--top", 1)
     assert first == rows[:2]
     assert rows[1][4] != plain[1][4], "the model changes nothing: choose another query"
@@ -177,7 +177,7 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
 def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly):
-    """With 0 the search's order stays, with 1 the order is that of the scores."""
+    """Weight 0 keeps the order of the search; weight 1 gives the order of the scores."""
     texts = ["今天吗", "明天吗", "昨天呢", "打印"]
 
     @dataclass(frozen=True)
@@ -304,7 +304,7 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
         "close": "关闭文件",
         "park": DOCUMENTS["park"],
     }
-    code, rows, err = run("--index", index, "--delete", "close")  # needs no model
+    code, rows, err = run("--index", index, "--delete", "close")  # does not need a model
     assert (code, rows) == (0, [])
     _, rows, _ = run(*flags, "--queries", "文件")
     assert {row[4] for row in rows[1:]} == {"print", "open", "park"}
@@ -315,7 +315,7 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 
 @pytest.mark.parametrize("name", ["pair", "regression"])
 def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
-    if name == "regression":  # of one text
+    if name == "regression":  # a model of single texts
         with pytest.raises(InputError, match="or a model of pairs"):
             open_reranker(finetuned(name))
         return

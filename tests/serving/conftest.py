@@ -1,4 +1,4 @@
-"""A real server, and models for it."""
+"""A real server, and helpers for requests."""
 
 import http.client
 import json
@@ -17,7 +17,7 @@ pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
 @pytest.fixture(scope="session")
 def running():
-    """running(app, limits=…, api=…) → a context: a real server on a free port: (host, port)."""
+    """Return a function: running(app, …) → a context with a real server: (host, port)."""
 
     @contextmanager
     def run(app, **settings):
@@ -36,10 +36,10 @@ def running():
 
 
 @pytest.fixture(scope="session")
-def ask():
-    """ask(address, path, body=None) → status, JSON: a POST if there is a body."""
+def send():
+    """Return a function: send(address, path, body=None) → status, JSON. A body means POST."""
 
-    def send(address, path, body=None, method=None):
+    def request(address, path, body=None, method=None):
         with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
             if body is not None and not isinstance(body, bytes):
                 body = json.dumps(body).encode()
@@ -47,16 +47,16 @@ def ask():
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
-    return send
+    return request
 
 
 @pytest.fixture(scope="session")
 def wait_until():
-    """wait_until(condition, seconds=30): return when it holds."""
+    """Return a function: wait_until(condition, seconds=30) returns when the condition holds."""
 
-    def wait(holds, seconds=30):
+    def wait(condition, seconds=30):
         end = time.monotonic() + seconds
-        while not holds():
+        while not condition():
             assert time.monotonic() < end
             time.sleep(0.005)
 

@@ -1,4 +1,4 @@
-"""Official clients of other services, against ours over a real socket (`make test-clients`)."""
+"""Tests with official clients of other services, over a real socket (`make test-clients`)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ KEY = "secret"
 
 @pytest.fixture(scope="module")
 def served(running):
-    """served(*models, **settings) → a context: the URL of their service, which needs a key."""
+    """served(*models, **settings) → a context: the address of a service that needs a key."""
 
     def serve(*models, **settings):
         api, models = ApiConfig(api_key=KEY), tuple(map(str, models))
@@ -53,9 +53,11 @@ def test_openai_embeds(vectors, want):
     actual = [item.embedding for item in response.data]
     np.testing.assert_allclose(actual, want, rtol=0, atol=1e-6)
     assert response.usage.total_tokens == sum(len(text) + 2 for text in TEXTS)
-    short = client.embeddings.create(model="any", input=TEXTS[0], dimensions=5).data[0].embedding
-    cut = want[0, :5] / np.linalg.norm(want[0, :5])
-    np.testing.assert_allclose(short, cut, rtol=0, atol=1e-6)
+    truncated = (
+        client.embeddings.create(model="any", input=TEXTS[0], dimensions=5).data[0].embedding
+    )
+    expected_truncated = want[0, :5] / np.linalg.norm(want[0, :5])
+    np.testing.assert_allclose(truncated, expected_truncated, rtol=0, atol=1e-6)
     with pytest.raises(openai.BadRequestError, match="the text is empty"):
         client.embeddings.create(model="any", input="")
     with pytest.raises(openai.AuthenticationError):
@@ -95,7 +97,7 @@ def test_llama_index_embeds(vectors, want):
 
 
 def test_chroma_searches(vectors, want, monkeypatch):
-    """Its own function for OpenAI's interface embeds documents and queries here."""
+    """Chroma's OpenAI function embeds documents and queries by our service."""
     chromadb = pytest.importorskip("chromadb")
     from chromadb.utils.embedding_functions import OpenAIEmbeddingFunction
 
@@ -129,8 +131,8 @@ def test_clients_choose_one_of_several_models(served, released, finetuned, want)
         np.testing.assert_allclose(actual, want, rtol=0, atol=1e-6)
         with pytest.raises(openai.NotFoundError, match=r"no model 'any'; .* vectors, pairs"):
             client.embeddings.create(model="any", input=TEXTS)
-        own = openai.OpenAI(base_url=f"{url(at)}/models/vectors/v1", api_key=KEY)
-        assert own.embeddings.create(model="any", input=TEXTS).data == response.data
+        model_client = openai.OpenAI(base_url=f"{url(at)}/models/vectors/v1", api_key=KEY)
+        assert model_client.embeddings.create(model="any", input=TEXTS).data == response.data
         reranker = cohere.ClientV2(api_key=KEY, base_url=url(at))
         request = {"query": QUERY, "documents": TEXTS}
         assert len(reranker.rerank(model="pairs", **request).results) == len(TEXTS)
@@ -139,17 +141,17 @@ def test_clients_choose_one_of_several_models(served, released, finetuned, want)
 
 
 @pytest.fixture(scope="module")
-def writer(served, tmp_path_factory):
+def generator(served, tmp_path_factory):
     folder = tmp_path_factory.mktemp("writer") / "model"
     model = random_writer(folder, max_position_embeddings=64)
     with served(folder) as at:
         yield model, url(at)
 
 
-def test_openai_completes(writer):
+def test_openai_completes(generator):
     import openai
 
-    model, address = writer
+    model, address = generator
     client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY)
     settings = {"model": "any", "prompt": QUERY, "temperature": 0, "max_tokens": 8}
     (choice,) = client.completions.create(**settings).choices
@@ -163,10 +165,10 @@ def test_openai_completes(writer):
     assert (choice.text, choice.finish_reason) == (result.text.partition(stop)[0], "stop")
 
 
-def test_langchain_completes(writer):
+def test_langchain_completes(generator):
     from langchain_openai import OpenAI
 
-    model, address = writer
+    model, address = generator
     settings = {"model": "any", "base_url": f"{address}/v1", "api_key": KEY, "max_tokens": 8}
     ((result,),) = model.generate_ids([model.encode_prompt(QUERY)], GenerationConfig(max_tokens=8))
     assert OpenAI(**settings, temperature=0).invoke(QUERY) == result.text

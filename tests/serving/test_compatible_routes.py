@@ -1,4 +1,4 @@
-"""The routes of other programs, in the bodies that their clients send."""
+"""Tests of routes compatible with other services, with the bodies that their clients send."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def vectors(sim, eagerly):
 
 @pytest.fixture(scope="module")
 def want(sim, eagerly):
-    """want(texts, dimensions=None) → what `embed` computes."""
+    """Return a function: want(texts, dimensions=None) → the vectors that `embed` computes."""
     with eagerly():
         yield lambda texts, size=None: VectorSettings(dimensions=size).open(sim).embed(texts)
 
@@ -56,18 +56,18 @@ def pair(finetuned):
 
 @pytest.fixture(scope="module")
 def scores(finetuned):
-    """What `load` gives each of the texts for the query."""
+    """The scores that `load` predicts for the query with each text."""
     predictions = load(finetuned("pair"))([(QUERY, text) for text in TEXTS])
     return [prediction["scores"]["1"] for prediction in predictions]
 
 
 @pytest.fixture(scope="module")
-def writer(tmp_path_factory):
+def generator(tmp_path_factory):
     folder = tmp_path_factory.mktemp("writer") / "model"
     return random_writer(folder, max_position_embeddings=64), client_of(folder)
 
 
-def decoded(item):
+def decode_vector(item):
     return np.frombuffer(base64.b64decode(item["embedding"]), "<f4")
 
 
@@ -79,18 +79,18 @@ OPENAI = {"input": TEXTS, "model": "m", "encoding_format": "base64"}
 def test_openai_embeddings(size, vectors, want):
     body = OPENAI | ({} if size is None else {"dimensions": size})
     response = vectors.post("/v1/embeddings", json=body)
-    answer = response.json()
+    response_body = response.json()
     assert response.status_code == 200
-    assert [answer["object"], *(x["object"] for x in answer["data"])] == ["list"] + [
+    assert [response_body["object"], *(x["object"] for x in response_body["data"])] == ["list"] + [
         "embedding"
     ] * 4
-    assert [x["index"] for x in answer["data"]] == [0, 1, 2, 3]
-    actual = np.stack([decoded(x) for x in answer["data"]])
+    assert [x["index"] for x in response_body["data"]] == [0, 1, 2, 3]
+    actual = np.stack([decode_vector(x) for x in response_body["data"]])
     np.testing.assert_allclose(actual, want(TEXTS, size), rtol=0, atol=1e-6)
-    tokens = sum(len(text) + 2 for text in TEXTS)  # of characters, [CLS] and [SEP]
-    assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
-    plain = vectors.post("/v1/embeddings", json=body | {"encoding_format": "float"}).json()
-    np.testing.assert_allclose([x["embedding"] for x in plain["data"]], actual, atol=1e-7)
+    tokens = sum(len(text) + 2 for text in TEXTS)  # characters, [CLS] and [SEP]
+    assert response_body["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+    as_floats = vectors.post("/v1/embeddings", json=body | {"encoding_format": "float"}).json()
+    np.testing.assert_allclose([x["embedding"] for x in as_floats["data"]], actual, atol=1e-7)
 
 
 @pytest.mark.parametrize("text", ["北京", ["北京"]])
@@ -101,18 +101,18 @@ def test_openai_embeddings_of_one_text(text, vectors, want):
 
 def test_2048_inputs_are_computed_in_batches(vectors, want):
     inputs = [TEXTS[i % 4] for i in range(2048)]
-    answer = vectors.post("/v1/embeddings", json=OPENAI | {"input": inputs}).json()
-    actual = np.stack([decoded(x) for x in answer["data"]])
+    response_body = vectors.post("/v1/embeddings", json=OPENAI | {"input": inputs}).json()
+    actual = np.stack([decode_vector(x) for x in response_body["data"]])
     np.testing.assert_allclose(actual, np.tile(want(TEXTS), (512, 1)), rtol=0, atol=1e-6)
 
 
-def test_token_ids_are_accepted_if_asked_for(sim, want):
+def test_token_ids_are_accepted_if_enabled(sim, want):
     client = client_of(sim, pooling="pooler", api=ApiConfig(accept_token_ids=True))
     tokenizer = VectorSettings().open(sim).tokenizer
     ids = [tokenizer.encode(text)[0] for text in TEXTS]
-    for body in (ids, [row[1:-1] for row in ids]):  # special tokens may be there or not
-        answer = client.post("/v1/embeddings", json={"input": body}).json()
-        actual = [x["embedding"] for x in answer["data"]]
+    for body in (ids, [row[1:-1] for row in ids]):  # with or without special tokens
+        response_body = client.post("/v1/embeddings", json={"input": body}).json()
+        actual = [x["embedding"] for x in response_body["data"]]
         np.testing.assert_allclose(actual, want(TEXTS), rtol=0, atol=1e-6)
     response = client.post("/v1/embeddings", json={"input": [3, 10**6]})
     assert response.status_code == 400
@@ -161,10 +161,10 @@ def test_tei_embed(text, vectors, want):
     texts = text if isinstance(text, list) else [text]
     actual = vectors.post("/embed", json=body).json()
     np.testing.assert_allclose(actual, want(texts), rtol=0, atol=1e-6)
-    cut = vectors.post("/embed", json=body | {"dimensions": 5}).json()
-    np.testing.assert_allclose(cut, want(texts, 5), rtol=0, atol=1e-6)
-    for wrong in ({"inputs": 3}, {"inputs": TEXTS}, {"inputs": "好", "normalize": False}):
-        response = vectors.post("/embed", json=wrong)
+    truncated = vectors.post("/embed", json=body | {"dimensions": 5}).json()
+    np.testing.assert_allclose(truncated, want(texts, 5), rtol=0, atol=1e-6)
+    for invalid in ({"inputs": 3}, {"inputs": TEXTS}, {"inputs": "好", "normalize": False}):
+        response = vectors.post("/embed", json=invalid)
         assert response.status_code == 422
         assert isinstance(response.json()["error"], str)
 
@@ -192,12 +192,14 @@ def test_cohere_and_jina_rerank(path, pair, scores):
 def test_tei_rerank(pair, scores):
     order = sorted(range(4), key=lambda i: -scores[i])
     body = {"query": QUERY, "texts": TEXTS, "raw_scores": False, "truncate": True}
-    answer = pair.post("/rerank", json=body).json()
-    assert [x["index"] for x in answer] == order
-    assert [x["score"] for x in answer] == pytest.approx([scores[i] for i in order], abs=1e-6)
-    raw = pair.post("/rerank", json=body | {"raw_scores": True, "return_text": True}).json()
-    assert [x["text"] for x in raw] == [TEXTS[i] for i in order]
-    sigmoids = 1 / (1 + np.exp([-x["score"] for x in raw]))
+    response_body = pair.post("/rerank", json=body).json()
+    assert [x["index"] for x in response_body] == order
+    assert [x["score"] for x in response_body] == pytest.approx(
+        [scores[i] for i in order], abs=1e-6
+    )
+    raw_scores = pair.post("/rerank", json=body | {"raw_scores": True, "return_text": True}).json()
+    assert [x["text"] for x in raw_scores] == [TEXTS[i] for i in order]
+    sigmoids = 1 / (1 + np.exp([-x["score"] for x in raw_scores]))
     np.testing.assert_allclose(sigmoids, [scores[i] for i in order], atol=1e-6)
 
 
@@ -215,8 +217,8 @@ def test_tei_rerank(pair, scores):
 def test_an_invalid_rerank_request_gets_a_reason(path, body, status, reason, pair):
     response = pair.post(path, json=body)
     assert response.status_code == status
-    answer = response.json()
-    error = answer["message"] if path == "/v2/rerank" else answer["error"]
+    response_body = response.json()
+    error = response_body["message"] if path == "/v2/rerank" else response_body["error"]
     assert reason in (error["message"] if path == "/v1/rerank" else error)
 
 
@@ -235,11 +237,15 @@ def test_a_regression_of_pairs_ranks_by_its_number():
         return [task.decoding.predict(np.array([len(x.texts[1])], "float32")) for x in examples]
 
     client = testclient.TestClient(create_task_app(ServedTask("m", task, by_length)))
-    answer = client.post("/rerank", json={"query": "好", "texts": ["好", "好好好", "好好"]}).json()
-    assert answer == [{"index": i, "score": score} for i, score in ((1, 3.0), (2, 2.0), (0, 1.0))]
+    response_body = client.post(
+        "/rerank", json={"query": "好", "texts": ["好", "好好好", "好好"]}
+    ).json()
+    assert response_body == [
+        {"index": i, "score": score} for i, score in ((1, 3.0), (2, 2.0), (0, 1.0))
+    ]
 
 
-def labels_of(prediction):
+def sorted_scores(prediction):
     return sorted(prediction["scores"].items(), key=lambda item: -item[1])
 
 
@@ -248,15 +254,15 @@ def test_tei_predict(name, finetuned):
     client = client_of(finetuned(name))
     inputs = TEXTS if name == "classification" else [[QUERY, text] for text in TEXTS]
     texts = TEXTS if name == "classification" else [tuple(x) for x in inputs]
-    wanted = [labels_of(x) for x in load(finetuned(name))(texts)]
-    answers = client.post("/predict", json={"inputs": inputs}).json()
-    (single,) = [client.post("/predict", json={"inputs": inputs[0]}).json()]
-    for answer, labels in zip([*answers, single], [*wanted, wanted[0]], strict=True):
-        assert [x["label"] for x in answer] == [label for label, _ in labels]
-        assert [x["score"] for x in answer] == pytest.approx([x for _, x in labels], abs=1e-6)
-    for wrong in (3, [], [["a", "b", "c"]], ""):
-        response = client.post("/predict", json={"inputs": wrong})
-        assert response.status_code == 422, wrong
+    want = [sorted_scores(x) for x in load(finetuned(name))(texts)]
+    predictions = client.post("/predict", json={"inputs": inputs}).json()
+    (single_prediction,) = [client.post("/predict", json={"inputs": inputs[0]}).json()]
+    for prediction, labels in zip([*predictions, single_prediction], [*want, want[0]], strict=True):
+        assert [x["label"] for x in prediction] == [label for label, _ in labels]
+        assert [x["score"] for x in prediction] == pytest.approx([x for _, x in labels], abs=1e-6)
+    for invalid in (3, [], [["a", "b", "c"]], ""):
+        response = client.post("/predict", json={"inputs": invalid})
+        assert response.status_code == 422, invalid
         assert "inputs" in response.json()["error"]
     response = client.post("/predict", json={"inputs": inputs, "raw_scores": 0})
     assert response.json() == {"error": "raw_scores: Input should be a valid boolean"}
@@ -268,27 +274,27 @@ def greedy(model, text, **settings):
     return result
 
 
-def test_openai_completions(writer):
-    model, client = writer
+def test_openai_completions(generator):
+    model, client = generator
     # openai: client.completions.create(model="m", prompt=…, temperature=0, max_tokens=8)
     body = {"model": "m", "prompt": PROMPTS, "temperature": 0, "max_tokens": 8}
-    answer = client.post("/v1/completions", json=body).json()
+    response_body = client.post("/v1/completions", json=body).json()
     results = [greedy(model, text, max_tokens=8) for text in PROMPTS]
-    assert [x["text"] for x in answer["choices"]] == [x.text for x in results]
+    assert [x["text"] for x in response_body["choices"]] == [x.text for x in results]
     reasons = ["stop" if x.ended else "length" for x in results]
-    assert [x["finish_reason"] for x in answer["choices"]] == reasons
-    read = sum(len(text) + 1 for text in PROMPTS)
+    assert [x["finish_reason"] for x in response_body["choices"]] == reasons
+    prompt_tokens = sum(len(text) + 1 for text in PROMPTS)
     generated = sum(len(x.token_ids) for x in results)
-    assert answer["usage"] == {
-        "prompt_tokens": read,
+    assert response_body["usage"] == {
+        "prompt_tokens": prompt_tokens,
         "completion_tokens": generated,
-        "total_tokens": read + generated,
+        "total_tokens": prompt_tokens + generated,
     }
-    assert answer["object"] == "text_completion"
+    assert response_body["object"] == "text_completion"
 
 
-def test_a_seed_repeats_sampled_completions(writer):
-    model, client = writer
+def test_a_seed_repeats_sampled_completions(generator):
+    model, client = generator
     body = {"prompt": QUERY, "seed": 3, "n": 4, "max_tokens": 6, "temperature": 1.5}
     first, again, other = (
         [x["text"] for x in client.post("/v1/completions", json=y).json()["choices"]]
@@ -312,37 +318,37 @@ def events(client, body):
     return [json.loads(line.removeprefix("data: ")) for line in lines]
 
 
-def test_a_stream_has_the_text_of_the_response(writer):
-    model, client = writer
+def test_a_stream_has_the_text_of_the_response(generator):
+    model, client = generator
     body = {"prompt": QUERY, "temperature": 0, "max_tokens": 12}
-    whole = greedy(model, QUERY, max_tokens=12).text
-    stop = whole[5:7]
-    for more in ({}, {"stop": stop}, {"stop": [whole[4], "无"]}):
-        (choice,) = client.post("/v1/completions", json=body | more).json()["choices"]
-        stops = more.get("stop", [])
+    full = greedy(model, QUERY, max_tokens=12).text
+    stop = full[5:7]
+    for changes in ({}, {"stop": stop}, {"stop": [full[4], "无"]}):
+        (choice,) = client.post("/v1/completions", json=body | changes).json()["choices"]
+        stops = changes.get("stop", [])
         for text in [stops] if isinstance(stops, str) else stops:
             assert text not in choice["text"]
         options = {"stream": True, "stream_options": {"include_usage": True}}
-        *chunks, usage = events(client, body | more | options)
+        *chunks, usage = events(client, body | changes | options)
         assert "".join(x["choices"][0]["text"] for x in chunks) == choice["text"]
         reasons = [x["choices"][0]["finish_reason"] for x in chunks]
         assert reasons == [None] * (len(chunks) - 1) + [choice["finish_reason"]]
-        assert choice["finish_reason"] == ("stop" if more else choice["finish_reason"])
+        assert choice["finish_reason"] == ("stop" if changes else choice["finish_reason"])
         assert usage["choices"] == []
         assert usage["usage"]["completion_tokens"] > 0
         assert len({x["id"] for x in chunks}) == 1
 
 
-def test_text_that_may_begin_a_stop_waits():
+def test_text_that_may_start_a_stop_text_is_held_back():
     assert before_stop("abcde", ["cd", "b"]) == "a"
     assert before_stop("abc", []) == "abc"
     assert final_length("abc", ["cde", "x"]) == 2
     assert final_length("abc", ["bcd"]) == 1
-    assert final_length("abc", ["abc"]) == 3  # a whole stop is cut elsewhere
+    assert final_length("abc", ["abc"]) == 3  # complete stop texts are removed elsewhere
 
 
 @pytest.mark.parametrize(
-    ("more", "reason"),
+    ("changes", "reason"),
     [
         ({"prompt": [3, 4]}, "prompt.0: Input should be a valid string"),
         ({"prompt": "好", "n": 2, "temperature": 0}, "n above 1 needs a temperature above 0"),
@@ -360,16 +366,16 @@ def test_text_that_may_begin_a_stop_waits():
         ({"prompt": "好" * 70}, "has 71 tokens"),
     ],
 )
-def test_an_invalid_completion_gets_a_reason(more, reason, writer):
-    response = writer[1].post("/v1/completions", json={"model": "m", **more})
+def test_an_invalid_completion_gets_a_reason(changes, reason, generator):
+    response = generator[1].post("/v1/completions", json={"model": "m", **changes})
     assert response.status_code == 400
     assert reason in response.json()["error"]["message"]
 
 
-def test_what_langchain_sends_by_default_is_accepted(writer):
+def test_what_langchain_sends_by_default_is_accepted(generator):
     body = {"model": "m", "prompt": ["好"], "n": 1, "best_of": 1, "logit_bias": {}, "user": "u"}
     body |= {"frequency_penalty": 0.0, "presence_penalty": 0.0, "logprobs": None, "top_p": 1.0}
-    assert writer[1].post("/v1/completions", json=body).status_code == 200
+    assert generator[1].post("/v1/completions", json=body).status_code == 200
 
 
 def test_a_failure_has_openais_shape(caplog):

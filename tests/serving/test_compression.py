@@ -1,4 +1,4 @@
-"""Gzipped requests and responses."""
+"""Tests of gzipped requests and responses."""
 
 import gzip
 import http.client
@@ -61,19 +61,19 @@ def test_a_request_in_chunks_is_read(client):
     ],
     ids=str.split("plain cut begun empty bomb long br twice"),
 )
-def test_what_cannot_be_read_is_refused(body, coding, status, reason, client):
+def test_invalid_compressed_bodies_are_refused(body, coding, status, reason, client):
     response = post(client, body, coding)
     assert response.status_code == status
     assert reason in response.json()["error"]
 
 
-def test_a_body_of_the_largest_size_is_read(client):
+def test_the_size_limit_applies_to_the_uncompressed_body(client):
     body = BODY + b" " * (LIMIT - len(BODY))
     assert post(client, gzip.compress(body)).status_code == 200
     assert post(client, gzip.compress(body + b" ")).status_code == 413
 
 
-def test_a_response_is_compressed_for_clients_that_ask(running):
+def test_a_response_is_compressed_if_the_client_accepts_it(running):
     with running(create_task_app(ServedTask("m", TASK, predict))) as at:
         bodies = []
         for headers in ({}, {"Accept-Encoding": "gzip"}):

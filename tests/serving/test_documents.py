@@ -1,4 +1,4 @@
-"""Documents that requests add, replace and delete."""
+"""Tests of requests that add, replace and delete documents."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -75,9 +75,9 @@ def test_documents_are_added_and_replaced(method, client, sim, index):
         )
 
 
-def test_a_file_gives_the_same_documents(client, index, sim, tmp_path):
-    spelled = {"id": "8", "text": "上学", "year": "2023", "code": "007", "tags": " "}
-    documents = [*DOCUMENTS, spelled]
+def test_a_file_and_requests_give_the_same_documents(client, index, sim, tmp_path):
+    text_values = {"id": "8", "text": "上学", "year": "2023", "code": "007", "tags": " "}
+    documents = [*DOCUMENTS, text_values]
     client.put("/documents", json={"documents": documents})
     assert ids(client, where="year = 2023 and code = '007' and tags is null") == ["8"]
     lines = "\n".join(json.dumps(x) for x in documents)
@@ -85,8 +85,10 @@ def test_a_file_gives_the_same_documents(client, index, sim, tmp_path):
     flags = ["--documents", str(tmp_path / "all.jsonl"), "--index", str(index)]
     before = ids(client)
     assert main(["search", "--model", sim, *flags]) == 0
-    with SearchIndex(index) as opened:
-        assert opened._values("SELECT revision FROM settings") == [2]  # nothing was written again
+    with SearchIndex(index) as search_index:
+        assert search_index._values("SELECT revision FROM settings") == [
+            2
+        ]  # it was not written again
     assert ids(client) == before
 
 
@@ -102,11 +104,11 @@ def test_documents_are_deleted_by_id(client):
     assert client.get("/health").json()["documents"] == 2
 
 
-def test_results_have_pages(client):
+def test_results_are_paginated(client):
     client.put("/documents", json={"documents": DOCUMENTS})
-    every = ids(client, top=3)
-    assert [ids(client, top=1, offset=n) for n in range(4)] == [[x] for x in every] + [[]]
-    assert ids(client, top=2, offset=1) == every[1:]
+    all_ids = ids(client, top=3)
+    assert [ids(client, top=1, offset=n) for n in range(4)] == [[x] for x in all_ids] + [[]]
+    assert ids(client, top=2, offset=1) == all_ids[1:]
     response = client.post("/search", json={"texts": ["公园", "学习"], "top": 1, "offset": 2})
     assert [len(x) for x in response.json()["results"]] == [1, 1]
 
@@ -140,7 +142,7 @@ def test_an_invalid_request_changes_nothing(body, reason, client):
 @pytest.mark.parametrize(
     ("method", "path"), [("put", "/documents"), ("delete", "/documents/park"), ("get", "/health")]
 )
-def test_a_damaged_index_is_no_fault_of_the_request(method, path, sim, index):
+def test_a_damaged_index_is_a_server_error(method, path, sim, index):
     with testclient.TestClient(service(sim, index), raise_server_exceptions=False) as client:
         for file in index.iterdir():
             file.write_bytes(b"damaged" * 10_000)
@@ -157,7 +159,7 @@ def test_offsets_have_limits(offset, client):
     assert "offset: Input should be" in response.json()["error"]
 
 
-def test_a_wrong_method_is_answered_with_all_that_the_path_has(client):
+def test_a_wrong_method_returns_the_allowed_methods(client):
     for path, methods in (("/documents", "POST, PUT"), ("/documents/park", "DELETE")):
         response = client.patch(path)
         assert (response.status_code, response.headers["allow"]) == (405, methods)

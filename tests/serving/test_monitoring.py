@@ -1,4 +1,4 @@
-"""The metrics of the service, read by Prometheus' own parser."""
+"""Tests of the service's metrics, parsed by Prometheus' own parser."""
 
 import http.client
 import json
@@ -15,14 +15,14 @@ monitoring = pytest.importorskip("roformer_tf.serving.monitoring", reason="needs
 TASK = Classification(labels=("坏", "好"))
 
 
-def answer(examples):
+def predict(examples):
     if examples[0].texts == ("坏",):
         raise ZeroDivisionError
     return [TASK.decoding.predict(np.array([0.0, 1.0], "float32")) for _ in examples]
 
 
 def get(address, path, method="GET", body=None):
-    """Send a request; its status, content type and body."""
+    """Send a request; return its status, content type and body."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body)
@@ -32,8 +32,8 @@ def get(address, path, method="GET", body=None):
         connection.close()
 
 
-def measured(address):
-    """Every sample by its name and labels."""
+def samples(address):
+    """Return every sample by its name and labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
     status, kind, page = get(address, "/metrics")
@@ -47,7 +47,7 @@ def measured(address):
 
 
 def test_requests_latency_and_batches_are_counted(running):
-    with running(create_task_app(ServedTask("酒店", TASK, answer))) as at:
+    with running(create_task_app(ServedTask("酒店", TASK, predict))) as at:
         texts = json.dumps({"texts": ["很好"] * 3})
         assert get(at, "/predict", "POST", texts)[0] == 200
         assert get(at, "/predict", "POST", json.dumps({"text": "好"}))[0] == 200
@@ -55,8 +55,8 @@ def test_requests_latency_and_batches_are_counted(running):
         assert get(at, "/predict", "POST", json.dumps({"text": "坏"}))[0] == 500
         for path in ("/a", "/b", "/predict/x", "/health?a=1"):
             get(at, path)
-        actual = measured(at)
-        again = measured(at)
+        actual = samples(at)
+        again = samples(at)
     requests = {key[1:]: n for key, n in actual.items() if key[0] == "roformer_http_requests_total"}
     assert requests == {
         ("/predict", "200", "POST"): 2,
@@ -78,42 +78,40 @@ def test_requests_latency_and_batches_are_counted(running):
 
 
 def test_waiting_requests_are_counted(running):
-    go, inside = threading.Event(), threading.Event()
+    release, started = threading.Event(), threading.Event()
 
     def blocked(examples):
-        inside.set()
-        assert go.wait(30)
-        return answer(examples)
+        started.set()
+        assert release.wait(30)
+        return predict(examples)
 
     body = json.dumps({"text": "好"})
     with running(create_task_app(ServedTask("m", TASK, blocked), batch_size=1)) as at:
-        asking = [
+        threads = [
             threading.Thread(target=get, args=(at, "/predict", "POST", body)) for _ in range(3)
         ]
-        for item in asking:
-            item.start()
-        assert inside.wait(30)
-        while measured(at)["roformer_waiting_requests",] != 2:
-            pass  # the test's own time limit ends this
-        go.set()
-        for item in asking:
-            item.join(30)
-        assert measured(at)["roformer_waiting_requests",] == 0
+        for thread in threads:
+            thread.start()
+        assert started.wait(30)
+        while samples(at)["roformer_waiting_requests",] != 2:
+            pass  # pytest's timeout ends this loop
+        release.set()
+        for thread in threads:
+            thread.join(30)
+        assert samples(at)["roformer_waiting_requests",] == 0
 
 
 def test_two_services_in_one_process_have_separate_metrics(running):
-    item, other = (create_task_app(ServedTask(name, TASK, answer)) for name in "ab")
-    with running(item) as at, running(other) as elsewhere:
+    first, second = (create_task_app(ServedTask(name, TASK, predict)) for name in "ab")
+    with running(first) as at, running(second) as elsewhere:
         get(at, "/health")
-        assert measured(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
-        assert ("roformer_http_requests_total", "/health", "200", "GET") not in measured(elsewhere)
+        assert samples(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
+        assert ("roformer_http_requests_total", "/health", "200", "GET") not in samples(elsewhere)
 
 
-def test_a_process_that_starts_does_not_break_the_metrics_of_the_rest(
-    running, tmp_path, monkeypatch
-):
-    """Its files are empty for a moment."""
+def test_a_starting_process_does_not_break_the_metrics(running, tmp_path, monkeypatch):
+    """The metrics files of a starting process are empty for a moment."""
     monkeypatch.setenv(monitoring.FOLDER, str(tmp_path))
     (tmp_path / "counter_1.db").touch()
-    with running(create_task_app(ServedTask("m", TASK, answer))) as at:
-        measured(at)
+    with running(create_task_app(ServedTask("m", TASK, predict))) as at:
+        samples(at)

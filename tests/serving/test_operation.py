@@ -1,4 +1,4 @@
-"""The key of the service, CORS, a proxy's path, TLS, probes, and what OpenAPI describes."""
+"""Tests of the API key, CORS, root path, TLS, probes, and their OpenAPI description."""
 
 import base64
 import http.client
@@ -35,16 +35,16 @@ def basic(password):
     return "Basic " + base64.b64encode(f"anyone:{password}".encode()).decode()
 
 
-@pytest.mark.parametrize("way", ["flag", "variable"])
-def test_a_key_is_required(way, monkeypatch):
-    if way == "variable":
+@pytest.mark.parametrize("source", ["flag", "variable"])
+def test_a_key_is_required(source, monkeypatch):
+    if source == "variable":
         monkeypatch.setenv(KEY_VARIABLE, "密钥")
-    client = client_of(**({"api_key": "密钥"} if way == "flag" else {}))
-    right = {"Authorization": "Bearer 密钥".encode()}
+    client = client_of(**({"api_key": "密钥"} if source == "flag" else {}))
+    authorized = {"Authorization": "Bearer 密钥".encode()}
     for path in ("/v1/models", "/", "/docs", "/metrics", "/openapi.json"):
         assert client.get(path).status_code == 401, path
-        assert client.get(path, headers=right).status_code == 200, path
-        assert client.head(path, headers=right).status_code == 200, path
+        assert client.get(path, headers=authorized).status_code == 200, path
+        assert client.head(path, headers=authorized).status_code == 200, path
     for path in ("/health", "/healthz", "/readyz"):
         assert client.get(path).status_code == client.head(path).status_code == 200
     for header in ("", "Bearer", "Bearer x", "密钥", "Bearer 密钥x", "Basic 密钥", basic("x")):
@@ -55,7 +55,7 @@ def test_a_key_is_required(way, monkeypatch):
     for header in ("Bearer 密钥", "bearer 密钥", basic("密钥")):
         response = client.post("/v1/rerank", json=BODY, headers={"Authorization": header.encode()})
         assert response.status_code == 200
-    assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # browsers ask
+    assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # for browsers
 
 
 def test_metrics_are_described_as_text():
@@ -85,42 +85,42 @@ def test_a_key_is_described():
 
 
 @pytest.mark.parametrize("origins", [("https://a.example",), ("*",)])
-def test_pages_of_other_origins_may_be_allowed(origins):
+def test_other_origins_can_be_allowed(origins):
     client = client_of(cors_origins=origins, api_key="key")
     for origin in ("https://a.example", "https://b.example"):
         headers = {"Origin": origin, "Access-Control-Request-Method": "POST"}
         headers |= {"Access-Control-Request-Headers": "authorization,content-type"}
-        asked = client.options("/predict", headers=headers)  # without a key
-        answered = client.get("/health", headers={"Origin": origin})
+        preflight = client.options("/predict", headers=headers)  # without a key
+        actual_response = client.get("/health", headers={"Origin": origin})
         allowed = origins == ("*",) or origin in origins
-        assert (asked.status_code == 200) == allowed
-        assert ("access-control-allow-origin" in answered.headers) == allowed
+        assert (preflight.status_code == 200) == allowed
+        assert ("access-control-allow-origin" in actual_response.headers) == allowed
     assert (
         "access-control-allow-origin"
         not in client_of().get("/health", headers={"Origin": "https://a.example"}).headers
     )
 
 
-def test_a_proxy_may_serve_a_path(running, ask):
+def test_a_service_supports_a_root_path(running, send):
     api = ApiConfig(root_path="/roformer/", api_key="key")
     with running(create_task_app(ServedTask("m", TASK, predict), api=api), api=api) as at:
-        assert ask(at, "/health")[0] == 200
-        status, answer = ask(at, "/v1/rerank", BODY)
-        assert (status, answer["error"]["code"]) == (401, "invalid_api_key")
+        assert send(at, "/health")[0] == 200
+        status, response = send(at, "/v1/rerank", BODY)
+        assert (status, response["error"]["code"]) == (401, "invalid_api_key")
     with running(create_task_app(ServedTask("m", TASK, predict)), api=api) as at:
-        assert ask(at, "/v1/rerank", BODY)[0] == 200
-        assert ask(at, "/openapi.json")[1]["servers"] == [{"url": "/roformer"}]
+        assert send(at, "/v1/rerank", BODY)[0] == 200
+        assert send(at, "/openapi.json")[1]["servers"] == [{"url": "/roformer"}]
         connection = http.client.HTTPConnection(*at, timeout=30)
         connection.request("GET", "/docs")
         assert b"/roformer/openapi.json" in connection.getresponse().read()
         connection.close()
 
 
-def test_readiness_is_room_for_requests():
-    go = threading.Event()
+def test_a_service_with_a_full_queue_is_not_ready():
+    release = threading.Event()
 
     def blocked(examples):
-        assert go.wait(30)
+        assert release.wait(30)
         return predict(examples)
 
     client = client_of(blocked, Limits(max_waiting=1))
@@ -136,7 +136,7 @@ def test_readiness_is_room_for_requests():
             statuses.append(client.get("/readyz").status_code)
         assert statuses[-1] == 503
         assert client.get("/healthz").status_code == 200
-        go.set()
+        release.set()
         for thread in threads:
             thread.join()
         assert client.get("/readyz").status_code == 200
@@ -144,16 +144,16 @@ def test_readiness_is_room_for_requests():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate of localhost, signed by itself, and its key."""
+    """A self-signed certificate of localhost, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     paths = folder / "certificate.pem", folder / "key.pem"
-    words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
-    words += f" subjectAltName=IP:127.0.0.1 -out {paths[0]} -keyout {paths[1]}"
-    subprocess.run(words.split(), check=True, capture_output=True)
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"
+    command += f" subjectAltName=IP:127.0.0.1 -out {paths[0]} -keyout {paths[1]}"
+    subprocess.run(command.split(), check=True, capture_output=True)
     return paths
 
 
-def test_the_service_speaks_tls(certificate, running):
+def test_the_service_supports_tls(certificate, running):
     api = ApiConfig(tls_certificate=certificate[0], tls_key=certificate[1])
     check_tls(api)
     app = create_task_app(ServedTask("m", TASK, predict))
@@ -165,7 +165,7 @@ def test_the_service_speaks_tls(certificate, running):
         connection.close()
 
 
-def test_files_that_are_no_certificate_are_refused(certificate, tmp_path):
+def test_invalid_certificates_are_refused(certificate, tmp_path):
     with pytest.raises(InputError, match="belong together"):
         check_tls(ApiConfig(tls_key=certificate[1]))
     for pair in ((certificate[1], certificate[0]), (tmp_path / "x", certificate[1])):
@@ -180,23 +180,23 @@ def test_files_that_are_no_certificate_are_refused(certificate, tmp_path):
         ({"root_path": "x"}, "--root-path is x"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(settings, reason):
+def test_invalid_settings_are_refused(settings, reason):
     with pytest.raises(InputError, match=reason):
         ApiConfig(**settings)
 
 
 @pytest.mark.parametrize(
-    ("settings", "warned"),
+    ("settings", "warnings"),
     [
         ({}, ["use (--api-key)", "eavesdrop on (--tls-certificate)"]),
         ({"api_key": "k"}, ["eavesdrop on"]),
         ({"api_key": "k", "tls_certificate": "c", "tls_key": "k"}, []),
     ],
 )
-def test_the_warning_names_what_is_missing(settings, warned, capsys):
+def test_missing_protection_is_warned_about(settings, warnings, capsys):
     with listening("0.0.0.0", 0) as listener:
         _print_address("m", listener, ApiConfig(**settings))
     output = capsys.readouterr()
-    assert all(text in output.err for text in warned)
-    assert bool(output.err) == bool(warned)
+    assert all(text in output.err for text in warnings)
+    assert bool(output.err) == bool(warnings)
     assert ("https://" in output.out) == ("tls_key" in settings)

@@ -1,4 +1,4 @@
-"""The service of a causal language model, over real sockets, with a tiny random model."""
+"""Tests of the service of a causal language model, over real sockets, with a tiny random model."""
 
 import http.client
 import json
@@ -59,47 +59,49 @@ def sim():
 @pytest.fixture(scope="module")
 def address(model, running):
     limits = Limits(max_texts=8, max_characters=1000)
-    of_writing = GenerationLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
-    settings = {"limits": limits, "generation_limits": of_writing}
+    generation_limits = GenerationLimits(
+        max_text_tokens=100, max_request_tokens=400, max_samples=10
+    )
+    settings = {"limits": limits, "generation_limits": generation_limits}
     with running(create_generation_app(ServedGenerator("诗", model), **settings)) as at:
         yield at
 
 
-def ask(address, question, path="/generate", method="POST"):
-    """Send a request; its status and JSON."""
+def send(address, payload, path="/generate", method="POST"):
+    """Send a request; return its status and JSON."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
-        body = question if isinstance(question, bytes) else json.dumps(question)
+        body = payload if isinstance(payload, bytes) else json.dumps(payload)
         connection.request(method, path, body)
         response = connection.getresponse()
         return response.status, json.loads(response.read())
 
 
-def written(model, texts, **settings):
-    """What the model itself generates, in the format of the service."""
+def generated(model, texts, **settings):
+    """Return what the model itself generates, in the format of the service."""
     prompts = [model.encode_prompt(text) for text in texts]
     actual = model.generate_ids(prompts, GenerationConfig(**settings))
     return [[{"text": item.text, "score": item.score} for item in each] for each in actual]
 
 
-def same(got, want):
-    """Assert equal texts, and scores that differ only by the rounding of another batch."""
+def assert_same(got, want):
+    """Assert equal texts, and scores that differ only by rounding."""
     texts, scores = ([[x[key] for x in each] for each in got] for key in ("text", "score"))
     assert texts == [[x["text"] for x in each] for each in want]
     for each, expected in zip(scores, want, strict=True):
         assert each == pytest.approx([x["score"] for x in expected], abs=1e-4)
 
 
-def begun(address, question):
-    """A connection with a request sent."""
+def open_request(address, payload):
+    """Open a connection and send a request."""
     connection = socket.create_connection(address, timeout=60)
-    body = json.dumps(question).encode()
+    body = json.dumps(payload).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
     connection.sendall(head.encode() + body)
     return connection
 
 
 def events(connection):
-    """The response, then the events of its stream as they arrive."""
+    """Yield the response, then the events of its stream as they arrive."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     yield response
@@ -109,16 +111,16 @@ def events(connection):
         yield json.loads(line.removeprefix(b"data: "))
 
 
-def wait_until(holds, seconds=30):
+def wait_until(condition, seconds=30):
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < end
         time.sleep(0.005)
 
 
 @pytest.fixture
 def steps(monkeypatch):
-    """A decoder that waits before each token: counts of batches and tokens, and its release."""
+    """A decoder that waits before each token, with counts of batches and tokens."""
 
     class Steps:
         batches = tokens = 0
@@ -130,22 +132,22 @@ def steps(monkeypatch):
         def of(self, kind):
             return lambda: getattr(self, kind)
 
-    seen = Steps()
+    counts = Steps()
     begin, append = IncrementalDecoder.begin, IncrementalDecoder.append
 
-    def beginning(decoder, *arguments):
-        seen.batches += 1
+    def counting_begin(decoder, *arguments):
+        counts.batches += 1
         return begin(decoder, *arguments)
 
-    def appending(decoder, ids):
-        assert seen.go.acquire(timeout=60)
-        seen.tokens += 1
+    def waiting_append(decoder, ids):
+        assert counts.go.acquire(timeout=60)
+        counts.tokens += 1
         return append(decoder, ids)
 
-    monkeypatch.setattr(IncrementalDecoder, "begin", beginning)
-    monkeypatch.setattr(IncrementalDecoder, "append", appending)
-    yield seen
-    seen.release()
+    monkeypatch.setattr(IncrementalDecoder, "begin", counting_begin)
+    monkeypatch.setattr(IncrementalDecoder, "append", waiting_append)
+    yield counts
+    counts.release()
 
 
 @pytest.mark.parametrize(
@@ -162,26 +164,26 @@ def steps(monkeypatch):
 def test_generations_equal_those_of_the_model(model, address, settings):
     texts = ["今天", "公园学习", "今天"]
     settings = {"max_tokens": 20} | settings
-    status, answer = ask(address, {"texts": texts} | settings)
-    assert status == 200, answer
-    own = {name: tuple(x) if name == "stop" else x for name, x in settings.items()}
-    same(answer["generations"], written(model, texts, **own))
-    status, item = ask(address, {"text": texts[1]} | settings)
-    same(item["generations"], answer["generations"][1:2])
+    status, response = send(address, {"texts": texts} | settings)
+    assert status == 200, response
+    model_settings = {name: tuple(x) if name == "stop" else x for name, x in settings.items()}
+    assert_same(response["generations"], generated(model, texts, **model_settings))
+    status, item = send(address, {"text": texts[1]} | settings)
+    assert_same(item["generations"], response["generations"][1:2])
 
 
-def test_without_a_seed_each_request_draws_and_returns_one(address):
-    question = {"text": "今天", "temperature": 5.0, "max_tokens": 20, "min_tokens": 20}
-    (_, item), (_, other) = (ask(address, question) for _ in range(2))
+def test_without_a_seed_a_request_uses_and_returns_a_random_one(address):
+    payload = {"text": "今天", "temperature": 5.0, "max_tokens": 20, "min_tokens": 20}
+    (_, item), (_, other) = (send(address, payload) for _ in range(2))
     assert item["seed"] != other["seed"]
     assert item["generations"] != other["generations"]
-    _, again = ask(address, question | {"seed": item["seed"]})
+    _, again = send(address, payload | {"seed": item["seed"]})
     assert again["seed"] == item["seed"]
-    same(again["generations"], item["generations"])
+    assert_same(again["generations"], item["generations"])
 
 
 @pytest.mark.parametrize(
-    ("question", "reason"),
+    ("payload", "reason"),
     [
         (b'{"text": ', "not JSON"),
         ({}, "give either text or texts"),
@@ -218,32 +220,32 @@ def test_without_a_seed_each_request_draws_and_returns_one(address):
     ],
     ids=lambda x: str(x)[:40],
 )
-def test_an_invalid_request_gets_a_reason(address, question, reason):
-    status, answer = ask(address, question)
+def test_an_invalid_request_gets_a_reason(address, payload, reason):
+    status, response = send(address, payload)
     assert status == (400 if reason == "not JSON" else 422)
-    assert reason in answer["error"]
+    assert reason in response["error"]
 
 
-def test_unknown_characters_fill_no_log(address, capsys):
-    assert ask(address, {"text": "天龘", "max_tokens": 1})[0] == 200
+def test_unknown_characters_are_not_logged(address, capsys):
+    assert send(address, {"text": "天龘", "max_tokens": 1})[0] == 200
     assert capsys.readouterr().err == ""
 
 
 def test_health_describes_the_model(address):
-    status, health = ask(address, b"", "/health", "GET")
+    status, health = send(address, b"", "/health", "GET")
     assert status == 200
     assert (health["model"], health["task"]) == ("诗", "generation")
     assert (health["attention_type"], health["paraphrases"]) == ("causal", False)
     assert health["settings"]["max_tokens"] == 128
     assert health["limits"]["max_texts"] == 8
     assert health["limits"]["max_request_tokens"] == 400
-    assert ask(address, {"text": "天"}, "/predict")[0] == 404
+    assert send(address, {"text": "天"}, "/predict")[0] == 404
 
 
-def test_clients_share_a_batch_without_influence_on_each_other(model, running, steps):
-    """Whatever their settings; equal requests get equal texts."""
+def test_requests_in_one_batch_do_not_influence_each_other(model, running, steps):
+    """This holds for any settings; equal requests get equal texts."""
     sampled = {"temperature": 3.0, "samples": 2, "seed": 9, "max_tokens": 12}
-    questions = [
+    payloads = [
         *[{"texts": [text]} | sampled for text in ("今天", "今天", "公园学习")],
         {"texts": ["今天", "今天"]} | sampled,
         {"texts": ["经济发展"], "max_tokens": 30, "min_tokens": 30},
@@ -254,22 +256,22 @@ def test_clients_share_a_batch_without_influence_on_each_other(model, running, s
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(8) as pool,
     ):
-        first = pool.submit(ask, at, {"text": "今天", "max_tokens": 5, "min_tokens": 5})
+        first = pool.submit(send, at, {"text": "今天", "max_tokens": 5, "min_tokens": 5})
         wait_until(lambda: steps.batches == 1)
-        rest = [pool.submit(ask, at, question) for question in questions]
-        wait_until(lambda: waiting(at) == len(questions))
+        futures = [pool.submit(send, at, payload) for payload in payloads]
+        wait_until(lambda: waiting(at) == len(payloads))
         assert not first.done()
         steps.release()
         assert first.result()[0] == 200
-        answers = [item.result() for item in rest]
-    assert steps.batches == 3  # the first one; then all that was sampled; then the beams
-    for question, (status, answer) in zip(questions, answers, strict=True):
+        responses = [item.result() for item in futures]
+    assert steps.batches == 3  # the first request; then all sampled requests; then beam search
+    for payload, (status, response) in zip(payloads, responses, strict=True):
         assert status == 200
-        same(answer["generations"], written(model, **question))
+        assert_same(response["generations"], generated(model, **payload))
 
 
 def metric(address, line):
-    """A value of /metrics."""
+    """Return a value of /metrics."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
@@ -283,8 +285,8 @@ def waiting(address):
 
 def test_requests_and_tokens_are_counted(model, running):
     with running(create_generation_app(ServedGenerator("诗", model))) as at:
-        ask(at, {"texts": ["今天", "天气"], "max_tokens": 6, "min_tokens": 6, "samples": 2})
-        ask(at, {"text": ""})
+        send(at, {"texts": ["今天", "天气"], "max_tokens": 6, "min_tokens": 6, "samples": 2})
+        send(at, {"text": ""})
         assert metric(at, "generated_tokens_total") == 2 * 2 * 6
         assert (
             metric(at, 'http_requests_total{handler="/generate",method="POST",status="200"}') == 1
@@ -297,24 +299,24 @@ def test_requests_and_tokens_are_counted(model, running):
 
 
 def test_a_stream_sends_each_token_at_once(model, address, steps):
-    question = {"text": "今天", "max_tokens": 12, "min_tokens": 12, "seed": 7}
-    with closing(begun(address, question | {"stream": True})) as connection:
+    payload = {"text": "今天", "max_tokens": 12, "min_tokens": 12, "seed": 7}
+    with closing(open_request(address, payload | {"stream": True})) as connection:
         output = events(connection)
         head = next(output)
         assert head.status == 200
         assert head.getheader("Content-Type").startswith("text/event-stream")
-        steps.release(1)  # of twelve tokens two: what the second leaves of the first is certain
-        pieces = [next(output)["text"]]
-        assert pieces[0]
+        steps.release(1)  # the second token makes the text of the first one final
+        texts = [next(output)["text"]]
+        assert texts[0]
         assert steps.tokens == 1
         steps.release()
-        *more, last = output
-    ((item,),) = written(model, ["今天"], max_tokens=12, min_tokens=12)
+        *rest, last = output
+    ((item,),) = generated(model, ["今天"], max_tokens=12, min_tokens=12)
     assert last == {"done": True, "text": item["text"], "score": last["score"], "seed": 7}
     assert last["score"] == pytest.approx(item["score"], abs=1e-4)
-    assert "".join(pieces + [event["text"] for event in more]) == item["text"]
-    assert len(more) > 5
-    assert all(event["text"] for event in more)
+    assert "".join(texts + [event["text"] for event in rest]) == item["text"]
+    assert len(rest) > 5
+    assert all(event["text"] for event in rest)
 
 
 LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
@@ -327,40 +329,40 @@ def test_a_client_that_disconnects_ends_only_its_own_text(model, running, steps,
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(2) as pool,
     ):
-        first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
+        first = pool.submit(send, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
         wait_until(lambda: steps.batches == 1)
-        gone = begun(at, LONG | {"stream": stream})
+        disconnected = open_request(at, LONG | {"stream": stream})
         wait_until(lambda: waiting(at) == 1)
-        other = pool.submit(ask, at, short)
+        other = pool.submit(send, at, short)
         wait_until(lambda: waiting(at) == 2)
         steps.release(2 + 10)
         wait_until(lambda: steps.tokens == 12)
-        gone.close()
+        disconnected.close()
         wait_until(lambda: metric(at, requests_of(200 if stream else 499)) == 1 + stream)
         steps.release()
-        status, answer = other.result()
+        status, response = other.result()
         assert (status, first.result()[0]) == (200, 200)
-        same(answer["generations"], written(model, **short))
-        written_tokens = steps.tokens
-        assert ask(at, {"text": "天", "max_tokens": 2, "min_tokens": 2})[0] == 200
-    assert steps.batches == 4  # of which one was `written` itself
-    assert written_tokens < 2 + 2 * 40  # of 200
+        assert_same(response["generations"], generated(model, **short))
+        generated_tokens = steps.tokens
+        assert send(at, {"text": "天", "max_tokens": 2, "min_tokens": 2})[0] == 200
+    assert steps.batches == 4  # one of them by `generated`
+    assert generated_tokens < 2 + 2 * 40  # of 200
 
 
 def requests_of(status):
     return f'http_requests_total{{handler="/generate",method="POST",status="{status}"}}'
 
 
-def test_a_client_that_disconnects_in_the_queue_costs_nothing(model, running, steps):
+def test_a_request_whose_client_disconnects_in_the_queue_is_not_computed(model, running, steps):
     with (
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(1) as pool,
     ):
-        first = pool.submit(ask, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
+        first = pool.submit(send, at, {"text": "天", "max_tokens": 3, "min_tokens": 3})
         wait_until(lambda: steps.batches == 1)
-        gone = begun(at, LONG)
+        disconnected = open_request(at, LONG)
         wait_until(lambda: waiting(at) == 1)
-        gone.close()
+        disconnected.close()
         wait_until(lambda: metric(at, requests_of(499)) == 1)
         steps.release()
         assert first.result()[0] == 200
@@ -372,10 +374,10 @@ def test_a_short_text_completes_before_a_long_one_of_its_batch(model, running, s
         running(create_generation_app(ServedGenerator("m", model))) as at,
         ThreadPoolExecutor(3) as pool,
     ):
-        first = pool.submit(ask, at, {"text": "天", "max_tokens": 2, "min_tokens": 2})
+        first = pool.submit(send, at, {"text": "天", "max_tokens": 2, "min_tokens": 2})
         wait_until(lambda: steps.batches == 1)
-        long = pool.submit(ask, at, LONG)
-        short = pool.submit(ask, at, {"text": "公园", "max_tokens": 4, "min_tokens": 4})
+        long = pool.submit(send, at, LONG)
+        short = pool.submit(send, at, {"text": "公园", "max_tokens": 4, "min_tokens": 4})
         wait_until(lambda: waiting(at) == 2)
         steps.release(1 + 8)
         assert short.result()[0] == first.result()[0] == 200
@@ -389,14 +391,14 @@ def test_an_overloaded_service_returns_503(model, running, steps):
     app = create_generation_app(
         ServedGenerator("m", model), batch_size=1, limits=Limits(max_waiting=1)
     )
-    question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
+    payload = {"text": "天", "max_tokens": 2, "min_tokens": 2}
     with running(app) as at, ThreadPoolExecutor(2) as pool:
-        first = pool.submit(ask, at, question)
+        first = pool.submit(send, at, payload)
         wait_until(lambda: steps.batches == 1)
-        second = pool.submit(ask, at, question)
+        second = pool.submit(send, at, payload)
         wait_until(lambda: waiting(at) == 1)
         for stream in (False, True):
-            assert ask(at, question | {"stream": stream})[0] == 503
+            assert send(at, payload | {"stream": stream})[0] == 503
         steps.release()
         assert first.result()[0] == second.result()[0] == 200
 
@@ -404,36 +406,36 @@ def test_an_overloaded_service_returns_503(model, running, steps):
 def test_a_bug_gives_status_500_and_the_service_continues(model, running, monkeypatch):
     append = IncrementalDecoder.append
     monkeypatch.setattr(IncrementalDecoder, "append", lambda *_: 1 / 0)
-    question = {"text": "今天", "max_tokens": 9, "min_tokens": 9}
+    payload = {"text": "今天", "max_tokens": 9, "min_tokens": 9}
     with running(create_generation_app(ServedGenerator("m", model))) as at:
         failed = {"error": "the service failed; its log has the reason"}
-        assert ask(at, question) == (500, failed)
-        with closing(begun(at, question | {"stream": True})) as connection:
+        assert send(at, payload) == (500, failed)
+        with closing(open_request(at, payload | {"stream": True})) as connection:
             assert list(events(connection))[-1] == failed
         monkeypatch.setattr(IncrementalDecoder, "append", append)
-        assert ask(at, question)[0] == 200
+        assert send(at, payload)[0] == 200
 
 
 def test_paraphrases_are_the_nearest_candidates(sim, running):
     texts = ["今天天气很好", "我们去公园"]
-    question = {"texts": texts, "paraphrases": 3, "max_tokens": 6, "temperature": 2.0, "seed": 8}
+    payload = {"texts": texts, "paraphrases": 3, "max_tokens": 6, "temperature": 2.0, "seed": 8}
     with running(create_generation_app(sim)) as at:
-        status, answer = ask(at, question)
-        assert status == 200, answer
-        assert ask(at, b"", "/health", "GET")[1]["paraphrases"] is True
-        _, plain = ask(at, {"texts": texts, "max_tokens": 6})
-        for wrong in ({"beams": 2}, {"stream": True}, {"paraphrases": 9}):
-            asked = {"text": texts[0], "paraphrases": 2} | wrong
-            status, refused = ask(at, asked)
+        status, response = send(at, payload)
+        assert status == 200, response
+        assert send(at, b"", "/health", "GET")[1]["paraphrases"] is True
+        _, without_paraphrases = send(at, {"texts": texts, "max_tokens": 6})
+        for invalid in ({"beams": 2}, {"stream": True}, {"paraphrases": 9}):
+            invalid_payload = {"text": texts[0], "paraphrases": 2} | invalid
+            status, error = send(at, invalid_payload)
             assert status == 422
-            assert re.search("paraphrases|beams is 2, but samples", refused["error"])
-    same(plain["generations"], written(sim.model, texts, max_tokens=6))
+            assert re.search("paraphrases|beams is 2, but samples", error["error"])
+    assert_same(without_paraphrases["generations"], generated(sim.model, texts, max_tokens=6))
     config = sampling_settings(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
-    drawn = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
-    want = nearest_paraphrases(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
-    same(answer["generations"], [[item._asdict() for item in each] for each in want])
-    assert [len(each) for each in answer["generations"]] == [3, 3]
-    cosines = [item["score"] for item in answer["generations"][0]]
+    candidates = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
+    want = nearest_paraphrases(sim.model, texts, [[x.text for x in each] for each in candidates], 3)
+    assert_same(response["generations"], [[item._asdict() for item in each] for each in want])
+    assert [len(each) for each in response["generations"]] == [3, 3]
+    cosines = [item["score"] for item in response["generations"][0]]
     assert cosines == sorted(cosines, reverse=True)
 
 
@@ -441,16 +443,18 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
     served = served_generator(folder)
     assert served.name == folder.parent.name
     with running(create_generation_app(served)) as at:
-        status, described = ask(at, b"", "/openapi.json", "GET")
+        status, description = send(at, b"", "/openapi.json", "GET")
         assert status == 200
-        assert set(described["paths"]) == {"/generate", "/v1/completions", *SHARED}
-        operation = described["paths"]["/generate"]["post"]
+        assert set(description["paths"]) == {"/generate", "/v1/completions", *SHARED}
+        operation = description["paths"]["/generate"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
-        assert ask(at, schema["examples"][0])[0] == 200
-    described_stop = described["components"]["schemas"]["CompletionsRequest"]["properties"]["stop"]
-    several = next(kind for kind in described_stop["anyOf"] if kind.get("type") == "array")
-    assert "minItems" not in several  # [] is no stop text
-    assert several["maxItems"] == MAX_STOPS
+        assert send(at, schema["examples"][0])[0] == 200
+    described_stop = description["components"]["schemas"]["CompletionsRequest"]["properties"][
+        "stop"
+    ]
+    array = next(kind for kind in described_stop["anyOf"] if kind.get("type") == "array")
+    assert "minItems" not in array  # [] means no stop text
+    assert array["maxItems"] == MAX_STOPS
     names = {
         "model",
         "text",
@@ -459,18 +463,18 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
         "stream",
         *GenerationConfig.__dataclass_fields__,
     }
-    assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
+    assert set(description["components"]["schemas"]["GenerateRequest"]["properties"]) == names
     responses = operation["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
     assert set(responses) == {"200", "default"}
 
 
-def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
+def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
     masked, empty = tmp_path / "masked", tmp_path / "empty"
     empty.mkdir()
-    fills = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=model.config.vocab_size))
-    fills.tokenizer = model.tokenizer
-    fills.save_pretrained(masked)
+    masked_lm = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=model.config.vocab_size))
+    masked_lm.tokenizer = model.tokenizer
+    masked_lm.save_pretrained(masked)
 
     def paths(**settings):
         description = open_service(ServeConfig(**settings)).app.openapi()
@@ -478,19 +482,19 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
         return name, description["paths"].keys() & {"/predict", "/generate"}
 
     assert paths(model=(str(finetuned("classification")),))[1] == {"/predict"}
-    zipped = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
-    assert paths(model=(zipped,)) == ("poems", {"/generate"})
+    archive = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
+    assert paths(model=(archive,)) == ("poems", {"/generate"})
     for source, message in ((masked, "fills masks and cannot generate"), (empty, "no checkpoint")):
         with pytest.raises(InputError, match=message):
             serve(ServeConfig(model=(str(source),), port=0))
     assert paths(model=(str(masked),), attention_type="causal")[1] == {"/generate"}
-    for more in ({}, {"pooling": "cls"}):
+    for changes in ({}, {"pooling": "cls"}):
         with pytest.raises(InputError, match="--top-k is about labels"):
-            serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **more))
+            serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **changes))
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):
-    """Its vocabulary lacks the text with which a service warms up."""
+    """The vocabulary lacks the characters of the text that warms up the service."""
     monkeypatch.setattr(
         "roformer_tf.serving.serve_generation.open_generator", lambda *_: other_language(model)
     )
@@ -498,9 +502,9 @@ def test_a_model_of_another_language_is_served(model, monkeypatch):
 
 
 def other_language(model):
-    own = model.tokenizer
+    tokenizer = model.tokenizer
     result = type(model)(model.config)
-    result.tokenizer = tokenizer_of(chr(ord("a") + i) for i in range(own.vocab_size - 5))
+    result.tokenizer = tokenizer_of(chr(ord("a") + i) for i in range(tokenizer.vocab_size - 5))
     return result
 
 

@@ -1,4 +1,4 @@
-"""The page of a causal language model in a real browser."""
+"""Tests of the page of a causal language model in a real browser."""
 
 import threading
 
@@ -21,16 +21,16 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Releases the decoder, so many tokens at a time."""
-    go, append = threading.Semaphore(0), IncrementalDecoder.append
+    """A semaphore that releases the decoder by numbers of tokens."""
+    semaphore, append = threading.Semaphore(0), IncrementalDecoder.append
 
-    def appending(decoder, ids):
-        assert go.acquire(timeout=60)
+    def waiting_append(decoder, ids):
+        assert semaphore.acquire(timeout=60)
         return append(decoder, ids)
 
-    monkeypatch.setattr(IncrementalDecoder, "append", appending)
-    yield go
-    go.release(10_000)
+    monkeypatch.setattr(IncrementalDecoder, "append", waiting_append)
+    yield semaphore
+    semaphore.release(10_000)
 
 
 @pytest.fixture
@@ -55,11 +55,11 @@ def begin(page, text, **settings):
     page.find("#ask")[0].click()
 
 
-def shown(page):
+def generated_texts(page):
     return [item.text for item in page.find(".written")]
 
 
-def whole(model, text, **settings):
+def expected_texts(model, text, **settings):
     return model.generate([text], **settings)[0]
 
 
@@ -68,14 +68,14 @@ def test_a_text_appears_while_it_is_generated(page, model, steps):
     settings = {"max_tokens": 12, "min_tokens": 12}
     begin(page, "今天", **settings)
     steps.release(3)
-    page.wait.until(lambda _: len("".join(shown(page))) > 2)
-    (partial,) = shown(page)
+    page.wait.until(lambda _: len("".join(generated_texts(page))) > 2)
+    (partial,) = generated_texts(page)
     assert page.find("#stop")[0].is_displayed()
     assert not page.find("#ask")[0].is_enabled()
     steps.release(10_000)
     page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
-    (text,) = whole(model, "今天", **settings)
-    assert shown(page) == ["今天" + text]
+    (text,) = expected_texts(model, "今天", **settings)
+    assert generated_texts(page) == ["今天" + text]
     assert text.startswith(partial.removeprefix("今天"))
     assert len(partial) < len("今天" + text)
     assert not page.find("#stop")[0].is_displayed()
@@ -85,28 +85,30 @@ def test_a_text_appears_while_it_is_generated(page, model, steps):
 def test_a_stopped_text_stays_and_frees_the_service(page, model, steps):
     begin(page, "今天", max_tokens=300, min_tokens=300)
     steps.release(5)
-    page.wait.until(lambda _: len("".join(shown(page))) > 4)
+    page.wait.until(lambda _: len("".join(generated_texts(page))) > 4)
     page.find("#stop")[0].click()
     page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
     assert "已停止" in page.text("#result")
-    (kept,) = shown(page)
+    (partial,) = generated_texts(page)
     page.find("#language")[0].click()
     assert "stopped" in page.text("#result")
-    assert shown(page) == [kept]
+    assert generated_texts(page) == [partial]
     page.find("#language")[0].click()
-    steps.release(20)  # far fewer than were asked for
+    steps.release(20)  # far fewer than the stopped request had left
     begin(page, "公园", max_tokens=4, min_tokens=4)
     page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
-    assert shown(page) == ["公园" + whole(model, "公园", max_tokens=4, min_tokens=4)[0]]
+    assert generated_texts(page) == [
+        "公园" + expected_texts(model, "公园", max_tokens=4, min_tokens=4)[0]
+    ]
 
 
 def test_settings_reach_the_service(page, model, steps):
     steps.release(10_000)
     settings = {"samples": 3, "temperature": 1.5, "seed": 4, "max_tokens": 9}
     begin(page, "公园", **settings, stop="天 我们")
-    page.wait.until(lambda _: page.find("#ask")[0].is_enabled() and shown(page))
-    want = whole(model, "公园", **settings, stop=("天", "我们"))
-    assert shown(page) == ["公园" + text for text in want]
+    page.wait.until(lambda _: page.find("#ask")[0].is_enabled() and generated_texts(page))
+    want = expected_texts(model, "公园", **settings, stop=("天", "我们"))
+    assert generated_texts(page) == ["公园" + text for text in want]
     assert "随机种子 4" in page.text("#result")
     defaults = GenerationConfig()
     placeholder = page.find("#setting-repetition_penalty")[0].get_attribute("placeholder")

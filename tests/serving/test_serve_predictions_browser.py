@@ -1,4 +1,4 @@
-"""The page in a real browser: needs Chromium and its driver, and selenium."""
+"""Tests of the page in a real browser: they need Chromium, its driver, and selenium."""
 
 import json
 import re
@@ -26,22 +26,22 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def page(browser, running):
-    """page(task, logits) → a Page of a service whose model always gives these logits."""
+    """page(task, logits) → a Page of a service that always predicts these logits."""
     with ExitStack() as servers:
 
-        def show(task, logits, **limits):
-            def answer(examples):
+        def open_page(task, logits, **limits):
+            def predict(examples):
                 units = [len(example.units) for example in examples]
                 return [
                     task.decoding.predict(np.array(logits, "float32")[: n or None]) for n in units
                 ]
 
-            app = create_task_app(ServedTask("酒店", task, answer), limits=Limits(**limits))
+            app = create_task_app(ServedTask("酒店", task, predict), limits=Limits(**limits))
             host, port = servers.enter_context(running(app))
             browser.get(f"http://{host}:{port}/")
             return Page(browser)
 
-        yield show
+        yield open_page
         browser.get("about:blank")
 
 
@@ -49,39 +49,39 @@ TASK = Classification(labels=("坏", "好"))
 
 
 def test_probabilities_are_shown_as_bars(page):
-    shown = page(TASK, [0, 2])
-    assert shown.text("h1") == "酒店"
-    assert shown.text("#task") == "文本分类"
-    assert shown.ask("房间很干净") == ["好", "好", "88.1%", "坏", "11.9%"]
-    track, fill = shown.find(".track")[0], shown.find(".fill")[0]
+    view = page(TASK, [0, 2])
+    assert view.text("h1") == "酒店"
+    assert view.text("#task") == "文本分类"
+    assert view.ask("房间很干净") == ["好", "好", "88.1%", "坏", "11.9%"]
+    track, fill = view.find(".track")[0], view.find(".fill")[0]
     assert fill.size["width"] / track.size["width"] == pytest.approx(0.881, abs=0.02)
 
 
-def test_the_request_is_shown_as_a_command_that_gives_the_same_answer(page):
-    shown = page(TASK, [0, 2])
-    shown.ask("it's 'good' \\ $HOME")
-    shown.find("#request summary")[0].click()
-    command = shown.text("#request pre")
-    answer = subprocess.run(["bash", "-c", f"{command} --silent"], capture_output=True, check=True)
+def test_the_request_is_shown_as_a_working_command(page):
+    view = page(TASK, [0, 2])
+    view.ask("it's 'good' \\ $HOME")
+    view.find("#request summary")[0].click()
+    command = view.text("#request pre")
+    process = subprocess.run(["bash", "-c", f"{command} --silent"], capture_output=True, check=True)
     assert "it'\\''s" in command
-    assert json.loads(answer.stdout)["predictions"][0]["label"] == "好"
+    assert json.loads(process.stdout)["predictions"][0]["label"] == "好"
 
 
-def test_the_keyboard_suffices(page):
+def test_the_page_works_by_keyboard(page):
     from selenium.webdriver.common.keys import Keys
 
-    shown = page(TASK, [0, 2])
-    assert shown.browser.switch_to.active_element == shown.areas()[0]
-    assert shown.ask("好", key=(Keys.CONTROL, Keys.ENTER))[0] == "好"
+    view = page(TASK, [0, 2])
+    assert view.browser.switch_to.active_element == view.areas()[0]
+    assert view.ask("好", key=(Keys.CONTROL, Keys.ENTER))[0] == "好"
 
 
 def test_texts_and_labels_are_never_parsed_as_html(page):
     entity = Tagging(labels=("O", f"B-{HOSTILE}"))
-    shown = page(entity, [[0, 9]] + [[9, 0]] * 100)
-    assert shown.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
+    view = page(entity, [[0, 9]] + [[9, 0]] * 100)
+    assert view.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
     assert page(Classification(labels=(HOSTILE, "b")), [2, 0]).ask("a")[0] == HOSTILE
-    assert shown.find("img") == []
-    assert shown.browser.get_log("browser") == []  # no error, and nothing that CSP had to stop
+    assert view.find("img") == []
+    assert view.browser.get_log("browser") == []  # neither an error nor a violation of the CSP
 
 
 def test_pairs_and_triples_have_a_field_for_each_text(page):
@@ -95,95 +95,95 @@ def test_pairs_and_triples_have_a_field_for_each_text(page):
 
 def test_numbers_and_several_labels(page):
     assert page(Regression(mean=3, deviation=2), [0.25]).ask("好") == ["3.5"]
-    several = Multilabel(labels=tuple("甲乙丙"))
-    assert page(several, [5, -5, 4]).ask("好")[0] == "甲，丙"
-    assert page(several, [-5, -5, -5]).ask("好")[0] == "没有标签"
+    multilabel = Multilabel(labels=tuple("甲乙丙"))
+    assert page(multilabel, [5, -5, 4]).ask("好")[0] == "甲，丙"
+    assert page(multilabel, [-5, -5, -5]).ask("好")[0] == "没有标签"
     many = Classification(labels=tuple(f"{i}" for i in range(30)))
     assert page(many, range(30)).ask("好")[-1] == "另有 25 个标签"
 
 
 def test_entities_are_marked_in_their_text(page):
-    """Positions count characters: one outside the basic plane before them shifts nothing."""
+    """Positions count code points: characters outside the basic plane do not shift them."""
     task = Tagging(labels=("O", "B-LOC", "I-LOC"))
     logits = 9 * np.eye(3)[[0, 0, 1, 2, 0]]
-    shown = page(task, logits)
-    shown.browser.execute_script("arguments[0].value = '𠮷在北京。'", shown.areas()[0])
-    shown.find("#ask")[0].click()
-    shown.wait.until(lambda _: shown.find("#result:not([hidden])"))
-    assert shown.text("#result") == "𠮷在北京LOC。"
-    assert shown.text("mark") == "北京LOC"
+    view = page(task, logits)
+    view.browser.execute_script("arguments[0].value = '𠮷在北京。'", view.areas()[0])
+    view.find("#ask")[0].click()
+    view.wait.until(lambda _: view.find("#result:not([hidden])"))
+    assert view.text("#result") == "𠮷在北京LOC。"
+    assert view.text("mark") == "北京LOC"
     words = Tagging(labels=("n", "v"), spaced_units=True)
-    shown = page(words, [[9, 0], [0, 9]])
-    assert "空格" in shown.text("label")
-    assert shown.ask("我们 去") == ["我们n 去v"]
+    view = page(words, [[9, 0], [0, 9]])
+    assert "空格" in view.text("label")
+    assert view.ask("我们 去") == ["我们n 去v"]
 
 
 @pytest.mark.parametrize("task", [TASK, Ranking(text_columns=("a", "b", "c"))])
 def test_an_example_fills_all_fields(page, task):
-    shown = page(task, [0, 2])
-    shown.find("#example")[0].click()
-    assert all(area.get_attribute("value") for area in shown.areas())
-    shown.find("#ask")[0].click()
-    shown.wait.until(lambda _: shown.find("#result:not([hidden])"))
+    view = page(task, [0, 2])
+    view.find("#example")[0].click()
+    assert all(area.get_attribute("value") for area in view.areas())
+    view.find("#ask")[0].click()
+    view.wait.until(lambda _: view.find("#result:not([hidden])"))
 
 
-def test_labels_of_the_users_own_can_be_asked_for(browser, running):
-    task, asked = PromptedSpans(labels=("地点",)), []
+def test_custom_labels_can_be_requested(browser, running):
+    task, requested_labels = PromptedSpans(labels=("地点",)), []
 
-    def answer(examples, other=None):
-        asked.append((other or task).labels)
+    def predict(examples, requested_task=None):
+        requested_labels.append((requested_task or task).labels)
         return [task.decoding.predict(np.zeros((0, 4), "float32"))] * len(examples)
 
-    with running(create_task_app(ServedTask("m", task, answer))) as (host, port):
+    with running(create_task_app(ServedTask("m", task, predict))) as (host, port):
         browser.get(f"http://{host}:{port}/")
-        shown = Page(browser)
-        assert shown.ask("小米手机") == ["没有找到实体"]
-        shown.find("#labels")[0].send_keys(" 品牌  价格")
-        assert shown.ask("小米手机") == ["没有找到实体"]
-    assert asked[-2:] == [("地点",), ("品牌", "价格")]
+        view = Page(browser)
+        assert view.ask("小米手机") == ["没有找到实体"]
+        view.find("#labels")[0].send_keys(" 品牌  价格")
+        assert view.ask("小米手机") == ["没有找到实体"]
+    assert requested_labels[-2:] == [("地点",), ("品牌", "价格")]
 
 
 def test_errors_are_shown_and_can_be_corrected(page):
-    shown = page(TASK, [0, 2], max_characters=5)
-    refused = "服务没有接受这个请求：text 1 has 6 characters, but at most 5 are allowed"
-    assert shown.ask("一二三四五六") == [refused]
-    assert shown.ask("   ") == ["请输入文本。"]
-    assert shown.ask("好")[0] == "好"
-    assert not shown.find("#error")[0].is_displayed()
+    view = page(TASK, [0, 2], max_characters=5)
+    message = "服务没有接受这个请求：text 1 has 6 characters, but at most 5 are allowed"
+    assert view.ask("一二三四五六") == [message]
+    assert view.ask("   ") == ["请输入文本。"]
+    assert view.ask("好")[0] == "好"
+    assert not view.find("#error")[0].is_displayed()
 
 
 def test_an_unreachable_service_is_reported(page, browser, running):
     with running(create_task_app(ServedTask("m", TASK, lambda examples: []))) as (host, port):
         browser.get(f"http://{host}:{port}/")
-        shown = Page(browser)
-    assert shown.ask("好") == ["连接不上服务。"]
+        view = Page(browser)
+    assert view.ask("好") == ["连接不上服务。"]
 
 
-def test_changing_the_language_keeps_texts_and_answers(page):
-    """The browser's language at first, then the chosen one, also on the next visit."""
-    shown = page(Multilabel(labels=("甲", "乙")), [-5, -5])
-    assert shown.ask("很好")[0] == "没有标签"
-    chinese = shown.text("body")
-    shown.find("#language")[0].click()
-    assert shown.areas()[0].get_attribute("value") == "很好"
-    english = shown.text("body").replace("中文", "")
+def test_changing_the_language_keeps_texts_and_predictions(page):
+    """The browser's language is the default; a chosen one is kept for the next visit."""
+    view = page(Multilabel(labels=("甲", "乙")), [-5, -5])
+    assert view.ask("很好")[0] == "没有标签"
+    chinese = view.text("body")
+    view.find("#language")[0].click()
+    assert view.areas()[0].get_attribute("value") == "很好"
+    english = view.text("body").replace("中文", "")
     assert "No label" in english
     assert not re.search(
         r"[一-鿿]", english.replace("甲", "").replace("乙", "").replace("酒店", "")
     )
-    shown.browser.refresh()
-    shown.wait.until(lambda _: shown.areas())
-    assert shown.text("#ask") == "Predict"
-    assert shown.ask("  ") == ["Enter a text."]
-    shown.find("#language")[0].click()
-    assert shown.text("#error") == "请输入文本。"
-    assert shown.ask("很好")
-    assert shown.text("body") == chinese
+    view.browser.refresh()
+    view.wait.until(lambda _: view.areas())
+    assert view.text("#ask") == "Predict"
+    assert view.ask("  ") == ["Enter a text."]
+    view.find("#language")[0].click()
+    assert view.text("#error") == "请输入文本。"
+    assert view.ask("很好")
+    assert view.text("body") == chinese
 
 
 def test_the_api_documentation_opens_from_the_page(page):
-    shown = page(TASK, [0, 2])
-    shown.browser.get_log("browser")  # of the tests before
-    shown.find("#docs")[0].click()
-    shown.wait.until(lambda _: "/predict" in shown.text("#swagger-ui"))
-    assert shown.browser.get_log("browser") == []
+    view = page(TASK, [0, 2])
+    view.browser.get_log("browser")  # clears messages of earlier tests
+    view.find("#docs")[0].click()
+    view.wait.until(lambda _: "/predict" in view.text("#swagger-ui"))
+    assert view.browser.get_log("browser") == []

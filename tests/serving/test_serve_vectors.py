@@ -1,4 +1,4 @@
-"""The service of vectors and of an index: /embed and /search, over HTTP."""
+"""Tests of the service of vectors and of an index: /embed and /search, over HTTP."""
 
 import json
 
@@ -50,32 +50,32 @@ def address(sim, index, running, eagerly):
 
 
 @pytest.mark.parametrize("texts", [QUERIES, ["好"]])
-def test_embed_returns_vectors(texts, address, sim, ask):
-    status, answer = ask(address, "/embed", {"texts": texts})
+def test_embed_returns_vectors(texts, address, sim, send):
+    status, response = send(address, "/embed", {"texts": texts})
     assert status == 200
     want = VectorSettings().open(sim).embed(texts)
-    np.testing.assert_allclose(answer["vectors"], want, atol=1e-6)
-    assert ask(address, "/embed", {"text": texts[0]})[1]["vectors"] == answer["vectors"][:1]
+    np.testing.assert_allclose(response["vectors"], want, atol=1e-6)
+    assert send(address, "/embed", {"text": texts[0]})[1]["vectors"] == response["vectors"][:1]
 
 
-def test_search_returns_documents(address, sim, index, ask):
+def test_search_returns_documents(address, sim, index, send):
     retriever = Retriever(SearchIndex(index), VectorSettings().open(sim))
-    status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
+    status, response = send(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
-    for actual, wanted in zip(answer["results"], retriever.results(QUERIES, 2), strict=True):
-        assert [item["id"] for item in actual] == [item.id for item in wanted]
-        assert [item["document"] for item in actual] == [item.text for item in wanted]
+    for actual, expected in zip(response["results"], retriever.results(QUERIES, 2), strict=True):
+        assert [item["id"] for item in actual] == [item.id for item in expected]
+        assert [item["document"] for item in actual] == [item.text for item in expected]
         np.testing.assert_allclose(
-            [x["score"] for x in actual], [item.score for item in wanted], atol=1e-6
+            [x["score"] for x in actual], [item.score for item in expected], atol=1e-6
         )
-    (all_of_them,) = ask(address, "/search", {"text": QUERIES[0]})[1]["results"]
-    assert len(all_of_them) == len(DOCUMENTS)
+    (all_results,) = send(address, "/search", {"text": QUERIES[0]})[1]["results"]
+    assert len(all_results) == len(DOCUMENTS)
 
 
 def test_each_request_of_a_batch_gets_its_own_results(sim, index):
     served = served_vectors(sim, index=index)
     batcher = vector_queue(served, ServiceMetrics(), ServeConfig(model=(sim,))).batcher
-    asked = [
+    queries = [
         VectorQuery("公园", 1),
         VectorQuery("公园"),
         VectorQuery("怎么打印", 3),
@@ -83,7 +83,7 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         VectorQuery("公园", 3, "id = 'open'"),
         VectorQuery("公园", 3, "id = 'print'"),
     ]
-    item, vector, three, two, *filtered = batcher.submit(asked).result()
+    item, vector, three, two, *filtered = batcher.submit(queries).result()
     assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
     assert item == two[:1]
     read = served.retriever.index.read
@@ -93,7 +93,7 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
 
 
 @pytest.mark.parametrize(
-    ("path", "question", "message"),
+    ("path", "payload", "message"),
     [
         ("/embed", {"text": " "}, "the text is empty"),
         ("/embed", {"text": "好", "top": 3}, "top"),
@@ -104,44 +104,44 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         ("/search", {}, "give either text or texts"),
     ],
 )
-def test_an_invalid_request_gets_a_reason(path, question, message, address, ask):
-    status, answer = ask(address, path, question)
+def test_an_invalid_request_gets_a_reason(path, payload, message, address, send):
+    status, response = send(address, path, payload)
     assert status == 422
-    assert message in answer["error"]
+    assert message in response["error"]
 
 
-def test_health_describes_model_and_index(address, ask):
-    status, health = ask(address, "/health")
+def test_health_describes_model_and_index(address, send):
+    status, health = send(address, "/health")
     assert (status, health["task"], health["size"], health["documents"]) == (
         200,
         "embedding",
         32,
         3,
     )
-    assert ask(address, "/openapi.json")[1]["paths"].keys() >= {"/embed", "/search", "/health"}
+    assert send(address, "/openapi.json")[1]["paths"].keys() >= {"/embed", "/search", "/health"}
 
 
-def test_without_an_index_there_is_no_search(sim, running, ask):
+def test_without_an_index_there_is_no_search(sim, running, send):
     app = create_vector_app(served_vectors(sim, pooling="mean"))
     with running(app) as at:
-        assert ask(at, "/search", {"text": "好"})[0] == 404
-        vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
+        assert send(at, "/search", {"text": "好"})[0] == 404
+        vectors = send(at, "/embed", {"text": "好"})[1]["vectors"]
     np.testing.assert_allclose(
         vectors, VectorSettings(pooling="mean").open(sim).embed(["好"]), atol=1e-6
     )
 
 
-def test_a_hybrid_service_searches_by_words(sim, index, running, ask):
+def test_a_hybrid_service_searches_by_words(sim, index, running, send):
     with running(create_vector_app(served_vectors(sim, index=index, hybrid=True))) as at:
-        (actual,) = ask(at, "/search", {"text": "公园"})[1]["results"]
+        (actual,) = send(at, "/search", {"text": "公园"})[1]["results"]
     assert actual[0]["id"] == "park"
 
 
-def test_a_sim_model_generates_and_embeds(sim, running, ask):
+def test_a_sim_model_generates_and_embeds(sim, running, send):
     with running(open_service(ServeConfig(model=(sim,))).app) as at:
-        assert ask(at, "/health")[1]["model"].startswith("chinese_roformer-sim-char")
-        assert ask(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
-        vectors = ask(at, "/embed", {"texts": QUERIES})[1]["vectors"]
+        assert send(at, "/health")[1]["model"].startswith("chinese_roformer-sim-char")
+        assert send(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
+        vectors = send(at, "/embed", {"texts": QUERIES})[1]["vectors"]
     np.testing.assert_allclose(vectors, VectorSettings().open(sim).embed(QUERIES), atol=1e-6)
 
 
@@ -151,7 +151,7 @@ def test_an_index_of_another_model_is_not_served(index, released):
 
 
 class LongDocuments:
-    """A retriever whose every query finds documents of 16,000 characters, and its index."""
+    """A retriever with documents of 16,000 characters for every query, and its index."""
 
     def __init__(self):
         self.index, self.texts_read = self, 0
@@ -167,19 +167,19 @@ class LongDocuments:
         return [Result(*hit, "好" * 16_000) for hit in hits]
 
 
-def test_a_response_has_a_size_limit(sim, running, ask):
-    """128 short queries would return 615 MB: the service stops reading texts before that."""
+def test_a_response_has_a_size_limit(sim, running, send):
+    """128 short queries would return 615 MB: the service stops reading documents before that."""
     served = served_vectors(sim, pooling="mean")
     documents = LongDocuments()
     served = served._replace(retriever=documents)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
     with running(app) as at:
-        assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200
-        status, answer = ask(at, "/search", {"texts": ["好"] * 128, "top": 100})
+        assert send(at, "/search", {"text": "好", "top": 100})[0] == 200
+        status, response = send(at, "/search", {"texts": ["好"] * 128, "top": 100})
         assert status == 413
-        assert "response is larger than 10,000,000 bytes" in answer["error"]
-        assert documents.texts_read == 100 + 300  # of 12,800: 48 kB each
-        assert ask(at, "/search", {"text": "好", "top": 1})[0] == 200
+        assert "response is larger than 10,000,000 bytes" in response["error"]
+        assert documents.texts_read == 100 + 300  # of 12,800 documents of 48 kB each
+        assert send(at, "/search", {"text": "好", "top": 1})[0] == 200
 
 
 class FilteredDocuments:
@@ -197,14 +197,14 @@ class FilteredDocuments:
         return [[Hit(where, 1.0)] for _ in queries]
 
 
-def test_each_request_is_searched_with_its_own_condition(sim, running, ask):
+def test_each_request_is_searched_with_its_own_condition(sim, running, send):
     served = served_vectors(sim, pooling="mean")
     app = create_vector_app(served._replace(retriever=FilteredDocuments()))
     with running(app) as at:
         for where in ("year >= 2020", None):
-            status, answer = ask(at, "/search", {"text": "好", "where": where})
+            status, response = send(at, "/search", {"text": "好", "where": where})
             assert status == 200
-            assert answer["results"][0][0]["document"] == f"condition: {where}"
-        status, answer = ask(at, "/search", {"text": "好", "where": "month = 1"})
+            assert response["results"][0][0]["document"] == f"condition: {where}"
+        status, response = send(at, "/search", {"text": "好", "where": "month = 1"})
         assert status == 422
-        assert "month" in answer["error"]
+        assert "month" in response["error"]

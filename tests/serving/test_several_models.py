@@ -1,4 +1,4 @@
-"""Several models in one service: the `model` of a request chooses one."""
+"""Tests of several models in one service; the `model` of a request chooses one."""
 
 import json
 from contextlib import closing
@@ -68,7 +68,7 @@ def test_the_models_are_listed(client):
 @pytest.mark.parametrize(
     ("name", "texts"), [("评论", TEXTS), ("tags", TEXTS), ("pairs", [TEXTS, TEXTS[::-1]])]
 )
-def test_the_body_or_the_path_names_the_model(path, name, texts, client, folders):
+def test_the_body_or_the_path_selects_the_model(path, name, texts, client, folders):
     body = {"texts": texts} | ({"model": name} if path == "/predict" else {})
     response = client.post(path.format(name), json=body)
     assert response.status_code == 200
@@ -91,28 +91,28 @@ def test_the_only_model_of_a_route_needs_no_name(client, folders):
         ("/v1/embeddings", {"input": TEXTS}, "data"),
         ("/v1/embeddings", {"input": TEXTS, "model": "sim"}, "data"),
     ):
-        answer = client.post(path, json=body).json()
-        actual = answer[key] if key else answer
+        response = client.post(path, json=body).json()
+        actual = response[key] if key else response
         actual = [x["embedding"] for x in actual] if key == "data" else actual
         np.testing.assert_allclose(actual, want, rtol=0, atol=1e-6)
     for path in ("/rerank", "/v1/rerank", "/v2/rerank"):
         for model in ({}, {"model": "pairs"}):
             body = {"query": TEXTS[0], "documents": TEXTS, **model}
-            answer = client.post(path, json=body).json()
-            assert (answer["model"], len(answer["results"])) == ("pairs", 2)
+            response = client.post(path, json=body).json()
+            assert (response["model"], len(response["results"])) == ("pairs", 2)
     ranks = client.post("/rerank", json={"query": TEXTS[0], "texts": TEXTS}).json()
     assert {x["index"] for x in ranks} == {0, 1}
     (hits,) = client.post("/search", json={"text": TEXTS[0]}).json()["results"]
     assert hits[0]["id"] == "weather"
     settings = {"max_tokens": 4, "seed": 3}
-    own = client.post("/generate", json={"text": TEXTS[0], **settings}).json()
+    unnamed = client.post("/generate", json={"text": TEXTS[0], **settings}).json()
     named = client.post("/generate", json={"text": TEXTS[0], "model": "writer", **settings}).json()
-    assert own == named
+    assert unnamed == named
     body = {"prompt": TEXTS[0], "max_tokens": 4, "model": "writer", "stream": True}
     events = client.post("/v1/completions", json=body)
     assert '"model":"writer"' in events.text
     assert events.text.endswith("data: [DONE]\n\n")
-    assert "content-encoding" not in events.headers  # which would delay the tokens
+    assert "content-encoding" not in events.headers  # compression would delay the tokens
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_the_only_model_of_a_route_needs_no_name(client, folders):
         ("/models/sim/predict", {"text": "好"}, 404, "there is no /models/sim/predict"),
     ],
 )
-def test_a_request_for_no_model_gets_a_reason(path, body, status, reason, client):
+def test_an_invalid_choice_of_model_gets_a_reason(path, body, status, reason, client):
     response = client.post(path, json=body)
     assert response.status_code == status
     assert reason in response.json()["error"]
@@ -174,15 +174,15 @@ def test_the_error_of_an_unknown_model_has_the_shape_of_the_route(client):
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[" * 100_000])
-def test_a_body_that_is_no_json_is_reported(body, client):
+def test_invalid_json_is_reported(body, client):
     response = client.post("/predict", content=body)
     assert response.status_code == 400
     assert response.json()["error"]
 
 
-def test_the_api_describes_each_model_and_what_they_share(client):
-    described = client.get("/openapi.json").json()
-    paths = described["paths"]
+def test_the_api_describes_the_routes_of_each_model_and_shared_ones(client):
+    description = client.get("/openapi.json").json()
+    paths = description["paths"]
     prefixed = {path.partition("/models/评论")[2] for path in paths if "/models/评论" in path}
     assert prefixed == {"/predict", "/health", "/v1/models", "/v1/models/{model}"}
     for path in ("/predict", "/embed", "/search", "/generate", "/v1/completions", "/v2/rerank"):
@@ -193,8 +193,8 @@ def test_the_api_describes_each_model_and_what_they_share(client):
         body = paths[path]["post"]["requestBody"]
         return body["content"]["application/json"]["schema"]
 
-    owners = [schema(f"/models/{name}/predict") for name in NAMES[:3]]
-    assert schema("/predict") == {"anyOf": owners}
+    schemas = [schema(f"/models/{name}/predict") for name in NAMES[:3]]
+    assert schema("/predict") == {"anyOf": schemas}
     assert schema("/embed") == {"anyOf": [schema("/models/sim/embed")]}
     identifiers = [
         x["operationId"] for each in paths.values() for x in each.values() if "operationId" in x
@@ -212,7 +212,7 @@ def test_each_model_has_a_page_with_links_to_the_rest(client):
     assert client.get("/models/sim/health").json()["model"] == "sim"
 
 
-def test_metrics_name_all_models_and_count_their_requests(client):
+def test_metrics_list_all_models_and_count_their_requests(client):
     client.post("/models/tags/predict", json={"text": "好"})
     metrics = client.get("/metrics").text
     for name, task in (("评论", "classification"), ("writer", "generation")):
@@ -221,7 +221,7 @@ def test_metrics_name_all_models_and_count_their_requests(client):
     assert 'handler="/predict"' in metrics
 
 
-def test_one_model_takes_any_name(finetuned):
+def test_a_single_model_accepts_any_name(finetuned):
     config = ServeConfig(model=(str(finetuned("classification")),), names=("own",))
     client = testclient.TestClient(open_service(config).app)
     for model in ({}, {"model": "own"}, {"model": "gpt-4o"}):
@@ -230,20 +230,20 @@ def test_one_model_takes_any_name(finetuned):
     assert [x["id"] for x in client.get("/v1/models").json()["data"]] == ["own"]
 
 
-def test_the_key_is_needed_for_all_models(finetuned):
+def test_the_key_is_required_for_all_models(finetuned):
     models = (str(finetuned("classification")), str(finetuned("pair")))
     config = ServeConfig(model=models, names=("a", "b"), api=ApiConfig(api_key="key"))
     client = testclient.TestClient(open_service(config).app)
     for path in ("/predict", "/models/a/predict"):
         body = {"text": "好", "model": "a"}
         assert client.post(path, json=body).status_code == 401
-        right = {"Authorization": "Bearer key"}
-        assert client.post(path, json=body, headers=right).status_code == 200
-        described = client.get("/openapi.json", headers=right).json()["paths"][path]["post"]
-        assert described["security"] == [{"bearer": []}]
+        authorized = {"Authorization": "Bearer key"}
+        assert client.post(path, json=body, headers=authorized).status_code == 200
+        description = client.get("/openapi.json", headers=authorized).json()["paths"][path]["post"]
+        assert description["security"] == [{"bearer": []}]
 
 
-def test_top_k_is_for_the_models_with_labels(finetuned, released):
+def test_top_k_applies_only_to_models_with_labels(finetuned, released):
     models = (str(finetuned("classification")), str(released("sim_char")))
     client = testclient.TestClient(open_service(ServeConfig(model=models, top_k=1)).app)
     (prediction,) = client.post("/predict", json={"text": "好"}).json()["predictions"]
@@ -263,7 +263,7 @@ def test_top_k_is_for_the_models_with_labels(finetuned, released):
         ({"model": ("a",), "writable": True}, "--writable require --index"),
     ],
 )
-def test_names_that_are_not_clear_are_refused(settings, reason):
+def test_invalid_and_ambiguous_names_are_refused(settings, reason):
     with pytest.raises(InputError, match=reason):
         ServeConfig(**settings)
 

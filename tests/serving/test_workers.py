@@ -1,4 +1,4 @@
-"""Several server processes, as the command starts them."""
+"""Tests of several server processes, started by the command."""
 
 import json
 import os
@@ -24,7 +24,7 @@ needs_onnx = pytest.mark.skipif(
 
 
 def workers_of(pid):
-    """Process ids of the workers that have begun to load the model."""
+    """Return process ids of the workers that have started to load the model."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return {int(child) for child in children if "onnxruntime" in maps_of(child)}
 
@@ -32,7 +32,7 @@ def workers_of(pid):
 def maps_of(pid):
     try:
         return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return ""
 
 
@@ -62,16 +62,16 @@ def metric(url, name):
 
 
 @needs_onnx
-def test_a_killed_worker_is_replaced_and_the_service_goes_on(service, wait_until):
+def test_a_killed_worker_is_replaced_while_the_service_continues(service, wait_until):
     process, url = service
     assert predict(url) == 200
     wait_until(lambda: len(workers_of(process.pid)) == 2)
     killed = min(workers_of(process.pid))
     os.kill(killed, signal.SIGKILL)
-    for number in range(20):  # the other worker takes all requests
+    for number in range(20):  # the other worker handles all requests
         assert predict(url, model="ab"[number % 2]) == 200
     wait_until(lambda: len(workers_of(process.pid) - {killed}) == 2)
-    # The figures of all processes are added up, those of the killed one included.
+    # Metrics are summed over all processes, including the killed one.
     assert metric(url, "roformer_batch_texts_sum") == 21
 
 
@@ -80,10 +80,12 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
     process, url = service
     assert urlsplit(url).hostname == "127.0.0.1"
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(predict, url, "好" * 50_000) for _ in range(8)]
-        wait_until(lambda: metric(url, "roformer_waiting_requests") or any(x.done() for x in asked))
+        requests = [pool.submit(predict, url, "好" * 50_000) for _ in range(8)]
+        wait_until(
+            lambda: metric(url, "roformer_waiting_requests") or any(x.done() for x in requests)
+        )
         process.send_signal(signal.SIGTERM)
-        finished = [request.result() for request in asked if not request.exception()]
+        finished = [request.result() for request in requests if not request.exception()]
     assert finished
     assert set(finished) == {200}
     _, errors = process.communicate(timeout=60)
@@ -91,7 +93,7 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
     assert errors == ""
 
 
-def test_workers_need_an_engine_that_is_not_keras(finetuned):
+def test_workers_cannot_use_keras(finetuned):
     with pytest.raises(InputError, match="--workers needs a model that ONNX Runtime"):
         serve(
             ServeConfig(

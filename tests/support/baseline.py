@@ -1,10 +1,10 @@
-"""The baseline of a task, as a report fits it."""
+"""Fit the baseline of a task as a report does."""
 
 from roformer_tf.tasks.baselines import fit_tfidf
 
 
 def baseline_of(task, training, test, valid=(), metric=None):
-    """Its name, and its predictions for the test set."""
+    """The baseline's name and its predictions for the test set."""
     if not task.metrics.linear_model:
         return task.metrics.rule(training, test, valid)
     fitted = fit_tfidf(task, training, valid, metric or task.metrics.usable()[0])

@@ -1,4 +1,4 @@
-"""Score tokens with bert4keras: a script of its own, for it needs the old Keras in its process.
+"""Compute logits with bert4keras, in a separate process because it needs the old Keras.
 
 Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input: [{"folder": a TF1
 checkpoint in the released layout, "model": "roformer" or "roformer_v2", "inputs": .npz of
@@ -27,5 +27,5 @@ def run(job):
 
 
 if __name__ == "__main__":
-    for each in json.load(sys.stdin):
-        run(each)
+    for job in json.load(sys.stdin):
+        run(job)

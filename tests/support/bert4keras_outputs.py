@@ -1,4 +1,4 @@
-"""Have bert4keras open several checkpoints, all in this one process: loading it takes longest.
+"""Open several checkpoints with bert4keras in one process, because importing it takes longest.
 
 Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input: for each checkpoint the
 arguments of `roformer_tf.conversion.other_libraries.main`.

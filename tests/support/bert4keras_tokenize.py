@@ -1,11 +1,11 @@
-"""Tokenize with bert4keras: a script of its own, for it needs the old Keras in its process.
+"""Tokenize with bert4keras, in a separate process because it needs the old Keras.
 
-Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input, writes JSON to the
-file that the only argument names (libraries write to standard output):
+Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input, and writes JSON to the
+file in the only argument, because libraries write to standard output:
 in:  [{"vocabulary": path, "word": bool, "lower_case": bool, "texts": [text, …],
        "rows": [ids, …]}, …]
-out: for each of these {"texts": …, "rows": …}: for each text [tokens, ids, decoded, rematch or
-null where that fails], tokens with [CLS] and [SEP]; and for each row of ids what it is decoded to.
+out: for each of these {"texts": …, "rows": …}: for each text [tokens, ids, decoded, rematch, or
+null if it fails], where tokens include [CLS] and [SEP]; and the decoded text of each row of ids.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A loopback file server that can misbehave, and something for it to serve."""
+"""A loopback file server with configurable faults, and a small released zip to serve."""
 
 import http.server
 import threading
@@ -17,7 +17,7 @@ CONFIG = (
 
 
 def make_zip(path, seed=0, config=CONFIG):
-    """A zip of a release's layout, 1 MB, whose weights are bytes by chance."""
+    """A zip in the released layout with 1 MB of random bytes as weights."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr(f"{FILE[:-4]}/bert_config.json", config)
         archive.writestr(f"{FILE[:-4]}/bert_model.ckpt.index", b"index")
@@ -27,23 +27,23 @@ def make_zip(path, seed=0, config=CONFIG):
 
 
 class Server:
-    """`with Server({"a.zip": b"…"}) as server:` serves at `server.url`; `asked` is the log."""
+    """Serve files: `with Server({"a.zip": b"…"}) as server:` at `server.url`."""
 
     def __init__(self, files):
         self.files = dict(files)
         self.asked = []
-        """For each request the file and its Range, "" where it asked for all."""
+        """(file, Range header) of each request, with "" for a request of the whole file."""
         self.accounts = []
-        """The Authorization of each request, if it has one."""
+        """The Authorization header of each request, or None."""
         self.cuts = []
-        """For each of the next answers, after how many bytes of it the connection breaks."""
+        """For each of the next responses, the number of bytes after which the connection breaks."""
         self.statuses = []
-        """For each of the next answers, a status to give instead; None for the true answer."""
+        """For each of the next responses, an error status, or None for the file."""
         self.versions = "etag"
-        """What names a file's version: "etag", "weak", "date" or "nothing"."""
+        """How responses identify a file's version: "etag", "weak", "date" or "nothing"."""
         self.ranges = True
         self.pause = 0.0
-        """Seconds before each 64 KiB."""
+        """Seconds to wait before each 64 KiB."""
 
     def __enter__(self):
         handler = type("Handler", (_Handler,), {"server_of_files": self})
@@ -76,8 +76,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         server, name = self.server_of_files, self.path.removeprefix("/mirror/")
         if name not in server.files:
             name = name.partition("?")[0]
-        wanted = self.headers.get("Range", "")
-        server.asked.append((name, wanted))
+        requested_range = self.headers.get("Range", "")
+        server.asked.append((name, requested_range))
         server.accounts.append(self.headers.get("Authorization"))
         status = server.statuses.pop(0) if server.statuses else None
         cut = server.cuts.pop(0) if server.cuts else None
@@ -88,7 +88,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = server.headers(content)
         start = 0
         if server.ranges and self.headers.get("If-Range") in headers.values():
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            start = int(requested_range.removeprefix("bytes=").removesuffix("-"))
         if start and start >= len(content):
             self.send_error(416)
             return
@@ -98,7 +98,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         for key, value in (headers | {"Content-Length": len(content) - start}).items():
             self.send_header(key, value)
         self.end_headers()
-        with suppress(ConnectionError):  # the other side was killed, as it should be
+        with suppress(ConnectionError):  # the client was killed, as intended
             self._send(content[start:][:cut])
 
     def _send(self, body):

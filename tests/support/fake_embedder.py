@@ -1,4 +1,4 @@
-"""An embedder without a model: the vector of a passage depends on its characters alone."""
+"""An embedder without a model: the vector of a passage depends only on its characters."""
 
 from functools import cache
 from types import SimpleNamespace
@@ -12,7 +12,7 @@ def _of_character(character, size):
 
 
 class FakeEmbedder:
-    """Stands in for `TextEmbedder`; a token is a character, passages do not overlap."""
+    """A fake of `TextEmbedder`. Each character is a token, and passages do not overlap."""
 
     def __init__(self, fingerprint="fake", size=16):
         self.fingerprint, self.source, self.size = fingerprint, fingerprint, size

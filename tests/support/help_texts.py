@@ -1,7 +1,7 @@
-"""The texts of the help pages: what a translator is asked for while all of them are written.
+"""The texts of the help pages, collected from a translator while all pages are rendered.
 
-`make translations` prints them as a Python file, from which pybabel collects them: docstrings of
-settings are no messages that it could find.
+`make translations` prints them as a Python file for pybabel, which cannot extract docstrings of
+settings.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ PAGES = [(name, ()) for name in cli.COMMANDS] + [
 
 
 class Collector(Translator):
-    """An English translator that keeps what it is asked for."""
+    """An English translator that records the texts to translate."""
 
     def __init__(self) -> None:
         super().__init__("en")
-        self.texts: dict[str, None] = {}  # in their order
+        self.texts: dict[str, None] = {}  # in order
 
     def __call__(self, text: str, **values: Any) -> str:
         self.texts[text.template if isinstance(text, Message) else text] = None

@@ -1,6 +1,6 @@
-"""Zips as somebody might make them who means harm, and as broken copies are.
+"""Malicious and damaged zips.
 
-Most are made from a good one: every member is there, and one thing is wrong.
+Most are copies of a valid zip with all members and one fault.
 """
 
 import stat
@@ -12,7 +12,7 @@ BLOCK = bytes(1 << 20)
 
 
 def copied(source, target, *, leave=(), extra=()):
-    """Copy a zip without the members whose names end so, and with further (ZipInfo, bytes)."""
+    """Copy a zip without the names that end with `leave`, and add `extra` (ZipInfo, bytes)."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for info in old.infolist():
             if not info.filename.endswith(tuple(leave)):
@@ -23,14 +23,14 @@ def copied(source, target, *, leave=(), extra=()):
 
 
 def named(name):
-    """A member whose name is written as it is: ZipInfo itself would change some."""
+    """A member with exactly this name: ZipInfo's constructor would normalize some names."""
     info = zipfile.ZipInfo("x")
     info.filename = info.orig_filename = name
     return info
 
 
 def link(name):
-    """A member that unzip would make a symbolic link of; its content is where that leads."""
+    """A member that unzip extracts as a symbolic link. Its content is the target."""
     info = zipfile.ZipInfo(name)
     info.create_system = 3
     info.external_attr = (stat.S_IFLNK | 0o777) << 16
@@ -38,7 +38,7 @@ def link(name):
 
 
 def with_flags(source, target, *, offset, value):
-    """Copy a zip and set two bytes in every entry of its directory."""
+    """Copy a zip and set two bytes in every entry of its central directory."""
     content = bytearray(source.read_bytes())
     start = -1
     while (start := content.find(b"PK\x01\x02", start + 1)) >= 0:
@@ -48,23 +48,23 @@ def with_flags(source, target, *, offset, value):
 
 
 def encrypted(source, target):
-    """Copy a zip whose directory says that all is encrypted."""
+    """Copy a zip and mark all members as encrypted in the central directory."""
     return with_flags(source, target, offset=8, value=1)
 
 
 def understating(target, member, megabytes, *, declared):
-    """Write a zip with one member of so many megabytes of zeros, and state another size for it."""
+    """Write a zip with one member of zeros whose stated size differs from its real size."""
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, bytes(megabytes * len(BLOCK)))
-        archive.getinfo(member).file_size = declared  # the directory is written on closing
+        archive.getinfo(member).file_size = declared  # the central directory is written on closing
     return target
 
 
 def with_bomb(source, target, member, megabytes, *, declared=None):
-    """Copy a zip, one member of which inflates to so many megabytes of zeros.
+    """Copy a zip, and replace one member by zeros that inflate to that many megabytes.
 
-    `declared` is the size that the zip states, if another. Written in no time: deflated with a
-    full flush, every block of zeros is the same few bytes.
+    `declared` is the size that the zip states, if it differs. Writing is fast: after a full flush,
+    every deflated block of zeros is the same few bytes.
     """
     copied(source, target, leave=[member])
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
@@ -75,11 +75,11 @@ def with_bomb(source, target, member, megabytes, *, declared=None):
         info = zipfile.ZipInfo(f"{folder}/{member}")
         info.compress_type = zipfile.ZIP_DEFLATED
         info.file_size = megabytes * len(BLOCK) if declared is None else declared
-        info.compress_size, info.CRC = len(data), 0  # nobody gets as far as comparing it
+        info.compress_size, info.CRC = len(data), 0  # the checksum is never reached
         info.header_offset = archive.start_dir
         archive.fp.seek(archive.start_dir)
         archive.fp.write(info.FileHeader(zip64=True) + data)
         archive.start_dir = archive.fp.tell()
         archive.filelist.append(info)
-        archive._didModify = True  # so that the directory is written, on closing
+        archive._didModify = True  # so that closing writes the central directory
     return target

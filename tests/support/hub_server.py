@@ -1,4 +1,4 @@
-"""Servers with the addresses of the Hugging Face hub and of ModelScope."""
+"""Servers with the URLs of the Hugging Face hub and of ModelScope."""
 
 import hashlib
 import json
@@ -10,9 +10,9 @@ COMMITS = {"main": "a" * 40, "v1": "b" * 40}
 
 
 class HubServer(Server):
-    """`HubServer({"owner/name": {"main": {"config.json": b"…"}}})`, by model and revision.
+    """Serve files by model and revision: {"owner/name": {"main": {"config.json": b"…"}}}.
 
-    `Server` asks for files by a path after /mirror/, which is part of `url`.
+    `Server` removes the /mirror/ of its `url` from the paths of requests.
     """
 
     def __init__(self, models, *, checksums=True):
@@ -31,13 +31,13 @@ class HubServer(Server):
         super().__init__(files)
 
     def downloads(self):
-        """The files that were asked for, without listings."""
+        """The names of the requested files, without listings."""
         names = [unquote(urlsplit(path).path) for path, _ in self.asked]
         return [name.rpartition("/")[2] for name in names if "/resolve/" in name]
 
 
 def entry(name, content, checksums):
-    """A file in a listing: large ones have SHA-256, others git's checksum."""
+    """An entry of a listing: SHA-256 for large files, git's checksum for the rest."""
     if not checksums:
         return {"rfilename": name}
     git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
@@ -48,7 +48,7 @@ def entry(name, content, checksums):
 
 
 class ModelScopeServer(Server):
-    """As `HubServer`; a listing has no commit, and folders among the files."""
+    """Like `HubServer`, but listings have no commit and include folders."""
 
     def __init__(self, models):
         files = {}
@@ -74,5 +74,5 @@ class ModelScopeServer(Server):
         super().__init__(files)
 
     def downloads(self):
-        """The files that were asked for, without listings."""
+        """The names of the requested files, without listings."""
         return [path.partition("&FilePath=")[2] for path, _ in self.asked if "&" in path]

@@ -1,14 +1,14 @@
-"""Make tiny checkpoints with random weights and record what bert4keras computes from them.
+"""Make tiny checkpoints with random weights and record the outputs of bert4keras.
 
-A script of its own, for it needs the old Keras in its process. Run as
+This is a separate script because bert4keras needs the old Keras:
 
     TF_KERAS=1 TF_USE_LEGACY_KERAS=1 python tests/support/make_oracle.py FOLDER --seed 1
 
-It writes what tests/fixtures/oracle holds of bert4keras, from other weights and rows: for every
-family a zip in the released layout, and for every recording an .npz (the README there says what
-its keys mean). Tests read such a folder instead of theirs where ROFORMER_TF_ORACLE names it.
+It writes the bert4keras files of tests/fixtures/oracle with other weights and inputs: a zip in the
+released layout for every family, and an .npz for every recording (the README there explains its
+keys). With ROFORMER_TF_ORACLE=FOLDER, tests read this folder instead of their fixtures.
 
-Nothing of ours is used: names, shapes and layouts are bert4keras' own.
+Nothing of roformer_tf is used: names, shapes and layouts are those of bert4keras.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bert4keras.backend import apply_rotary_position_embeddings, keras, sinusoid
 from bert4keras.models import build_transformer_model
 from bert4keras.snippets import AutoRegressiveDecoder
 
-SPECIAL = {  # where the released vocabularies keep [CLS], [SEP], [MASK], and their first word
+SPECIAL = {  # ids of [CLS], [SEP], [MASK] and of the first word in the released vocabularies
     "word": (2, 3, 4, 5),
     "char": (101, 102, 103, 104),
 }
@@ -41,7 +41,7 @@ CONFIG = {
     "num_hidden_layers": 2,
     "type_vocab_size": 2,
 }
-SCALES = (  # the deviation of a weight is that of the first ending that its name has …
+SCALES = (  # a weight's standard deviation, by the first matching end of its name …
     ("gamma", 0.2),
     ("beta", 0.1),
     ("bias", 0.2),
@@ -49,10 +49,10 @@ SCALES = (  # the deviation of a weight is that of the first ending that its nam
     ("output_weights", 0.3),
     ("query/kernel", 0.25),
     ("key/kernel", 0.25),
-)  # … or 0.85 over the root of its inputs: so large that a wrong one shows
+)  # … or 0.85 / sqrt(inputs): large enough that a wrong weight changes the outputs
 HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
 SGD_STEPS, LEARNING_RATE = 20, 0.01
-WRITTEN = 12  # tokens
+MAX_TOKENS = 12
 TRACED = (
     "bert/embeddings/token_type_embeddings",
     "bert/embeddings/LayerNorm/gamma",
@@ -65,7 +65,7 @@ TRACED = (
 
 @dataclass(frozen=True)
 class Family:
-    """A released model in small: its file, how bert4keras builds it, what its config changes."""
+    """A small version of a released model: its file, bert4keras' arguments and its config."""
 
     stem: str
     build: dict
@@ -132,7 +132,7 @@ def main():
         else:
             save(name, record(loaded, family, rng(name + " rows")))
         if "application" in family.build:
-            save(f"{name}_written", record_writing(loaded, family, rng(name + " written")))
+            save(f"{name}_written", record_generation(loaded, family, rng(name + " written")))
     word = FAMILIES["word"]
     ids = rng("word_long").integers(5, word.config["vocab_size"], (2, 700))
     save("word_long", record_long(load(folder, word), ids))
@@ -148,7 +148,7 @@ def main():
 
 
 def write_zip(folder, family, rng, slots):
-    """Write a checkpoint of random weights; with `slots`, also Adam's and the step."""
+    """Write a checkpoint of random weights; with `slots`, also Adam's moments and the step."""
     model = build_transformer_model(
         model=family.model, return_keras_model=False, **family.config, **family.build
     )
@@ -164,24 +164,24 @@ def write_zip(folder, family, rng, slots):
         }
         arrays |= moments | {"global_step": np.array(20_000)}
     with tempfile.TemporaryDirectory() as name:
-        inside = Path(name)
+        inner_folder = Path(name)
         tf.raw_ops.SaveV2(
-            prefix=str(inside / "bert_model.ckpt"),
+            prefix=str(inner_folder / "bert_model.ckpt"),
             tensor_names=list(arrays),
             shape_and_slices=[""] * len(arrays),
             tensors=[tf.constant(array) for array in arrays.values()],
         )
-        (inside / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"\n')
-        (inside / "bert_config.json").write_text(json.dumps(family.config, indent=2))
+        (inner_folder / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"\n')
+        (inner_folder / "bert_config.json").write_text(json.dumps(family.config, indent=2))
         text = "".join(f"{token}\n" for token in vocabulary(family))
-        (inside / "vocab.txt").write_text(text, encoding="utf-8")
+        (inner_folder / "vocab.txt").write_text(text, encoding="utf-8")
         with zipfile.ZipFile(folder / f"{family.stem}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(inside.iterdir()):
+            for path in sorted(inner_folder.iterdir()):
                 archive.write(path, f"{family.stem}/{path.name}")
 
 
 def variables(model):
-    """The variables of a bert4keras model by their TF1 names."""
+    """The variables of a bert4keras model by TF1 name."""
     return {
         name: variable
         for layer, names in model.variable_mapping().items()
@@ -191,7 +191,7 @@ def variables(model):
 
 
 def random_weight(name, shape, rng):
-    """Draw a weight; bert4keras holds that of the next-sentence head transposed."""
+    """A random weight. bert4keras transposes the kernel of the next-sentence head."""
     shape = shape[::-1] if name == "cls/seq_relationship/output_weights" else shape
     scale = next((s for end, s in SCALES if name.endswith(end)), 0.85 / np.sqrt(shape[0]))
     mean = 1.0 if name.endswith("gamma") else 0.0
@@ -199,7 +199,7 @@ def random_weight(name, shape, rng):
 
 
 def vocabulary(family):
-    """Special tokens at the released places, characters, and words of two where there are any."""
+    """Special tokens at their released ids, characters, and for word models two-character words."""
     size, (cls, _, mask, first) = family.config["vocab_size"], SPECIAL[family.tokens]
     tokens = ["[PAD]"] + [f"[unused{i}]" for i in range(1, first)]
     tokens[cls - 1 : mask + 1] = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -213,10 +213,10 @@ def load(folder, family, **build):
     with tempfile.TemporaryDirectory() as name:
         with zipfile.ZipFile(folder / f"{family.stem}.zip") as archive:
             archive.extractall(name)
-        inside = Path(name) / family.stem
+        inner_folder = Path(name) / family.stem
         return build_transformer_model(
-            str(inside / "bert_config.json"),
-            str(inside / "bert_model.ckpt"),
+            str(inner_folder / "bert_config.json"),
+            str(inner_folder / "bert_model.ckpt"),
             model=family.model,
             return_keras_model=False,
             **family.build,
@@ -228,47 +228,47 @@ def load(folder, family, **build):
 
 
 def rows(family, rng, segments=True):
-    """A full pair, a short text, a padded pair, two tokens, one: (5, T) int32 twice."""
+    """Token and segment ids (5, T) of a full pair, a short text, a padded pair, two tokens, one."""
     cls, sep, mask, first = SPECIAL[family.tokens]
     length = int(rng.integers(15, 21))
     token_ids, segment_ids = np.zeros((2, 5, length), "int32")
     for row, sizes in enumerate([(8, length - 11), (5,), (3, 4), ()]):
-        ids, of = [cls], [0]
+        ids, token_segments = [cls], [0]
         for segment, size in enumerate(sizes or (0,)):
             text = rng.integers(first, family.config["vocab_size"], size)
             text[1:2] = mask
             ids += [*text, sep]
-            of += [segment * segments] * (size + 1)
-        token_ids[row, : len(ids)], segment_ids[row, : len(of)] = ids, of
+            token_segments += [segment * segments] * (size + 1)
+        token_ids[row, : len(ids)], segment_ids[row, : len(token_segments)] = ids, token_segments
     token_ids[4, 0] = cls
     return token_ids, segment_ids
 
 
 def attended(token_ids):
-    """Which keys may be looked at: the first always."""
-    seen = token_ids != 0
-    seen[:, 0] = True
-    return seen
+    """Which keys are attended to. The first always is."""
+    mask = token_ids != 0
+    mask[:, 0] = True
+    return mask
 
 
 # --- Recordings ----------------------------------------------------------------------------------
 
 
 def outputs(model, *names):
-    """A function of token and segment ids that gives what these layers give."""
+    """A function of token and segment ids that returns the outputs of these layers."""
     inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
     return lambda *inputs: inner.predict_on_batch(list(inputs))
 
 
 def hidden_layers(model):
-    """The layers that give the hidden states: of the embeddings, then of every layer."""
+    """The layers with the hidden states: of the embeddings, then of every Transformer layer."""
     mapping = "Embedding-Mapping"
     first = mapping if mapping in model.layers else "Embedding-Norm"
     return [first] + [f"Transformer-{i}-FeedForward-Norm" for i in range(model.num_hidden_layers)]
 
 
 def record(model, family, rng):
-    """Hidden states, scores of the vocabulary, and what else the family has."""
+    """Hidden states, vocabulary scores, and the outputs of the family's heads."""
     application = family.build.get("application")
     pair = rows(family, rng, segments=application != "lm")
     head = [name for name in HEAD if name in model.layers]
@@ -284,32 +284,32 @@ def record(model, family, rng):
     prefix = "lm" if application else "mlm"
     arrays |= {f"{prefix}_{k}": v for k, v in scores(actual["logits"], pair[0], rng).items()}
     if application == "lm":
-        return arrays | continued(model, pair[0])
+        return arrays | greedy_continuation(model, pair[0])
     if application == "unilm":
-        return arrays | sentences(model, pair, rows(family, rng, segments=False))
+        return arrays | record_sentences(model, pair, rows(family, rng, segments=False))
     if "transform" in actual:
         arrays["mlm_transform"] = actual["transform"]
-    return arrays | edges(model, *pair)
+    return arrays | record_edges(model, *pair)
 
 
 def scores(logits, token_ids, rng):
-    """What is kept of the logits (B, T, V): all would be megabytes."""
+    """Excerpts of the logits (B, T, V), because all of them would be megabytes."""
     real = np.argwhere(attended(token_ids))
     at = np.sort(rng.choice(real, 10, replace=False), axis=0)
-    there = logits[tuple(at.T)]
+    selected = logits[tuple(at.T)]
     sums = np.log(np.exp(logits.astype("float64")).sum(-1))
     return {
         "at": at.astype("int32"),
-        "logits": there,
-        "probs": tf.nn.softmax(there[:4]).numpy(),
+        "logits": selected,
+        "probs": tf.nn.softmax(selected[:4]).numpy(),
         "logsumexp": sums.astype("float32"),
         "argmax": logits.argmax(-1).astype("int32"),
         "token_logit": np.take_along_axis(logits, token_ids[..., None], -1)[..., 0],
     }
 
 
-def edges(model, token_ids, segment_ids):
-    """Rows with a 0 inside, a 0 in front, and nothing else."""
+def record_edges(model, token_ids, segment_ids):
+    """Sequences with a 0 inside, a 0 at the start, and only zeros."""
     token_ids = token_ids[[0, 1, 0]].copy()
     token_ids[0, 4] = token_ids[1, 0] = token_ids[2] = 0
     segment_ids = segment_ids[[0, 1, 3]]
@@ -320,21 +320,21 @@ def edges(model, token_ids, segment_ids):
     }
 
 
-def continued(model, token_ids):
-    """Eight likeliest next tokens of the short text without its [SEP]."""
-    ids, two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
+def greedy_continuation(model, token_ids):
+    """Extend the short text greedily by eight tokens, from the text without its [SEP]."""
+    ids, top_two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
     for _ in range(8):
         logits = outputs(model, "MLM-Activation")(ids, np.zeros_like(ids))[0, -1]
         ids = np.append(ids, logits.argmax()).astype("int32")[None]
-        two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
-    return {"greedy_ids": ids, "greedy_top2_probs": np.stack(two)}
+        top_two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
+    return {"greedy_ids": ids, "greedy_top2_probs": np.stack(top_two)}
 
 
-class Writer(AutoRegressiveDecoder):
-    """What a model writes after a text or, of UniLM, after it."""
+class Generator(AutoRegressiveDecoder):
+    """Generate text after a prompt; for UniLM, as the second segment."""
 
     def __init__(self, model, unilm, end_id):
-        super().__init__(start_id=None, end_id=end_id, maxlen=WRITTEN)
+        super().__init__(start_id=None, end_id=end_id, maxlen=MAX_TOKENS)
         self.model, self.unilm = model, unilm
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
@@ -342,21 +342,22 @@ class Writer(AutoRegressiveDecoder):
         token_ids = np.concatenate([inputs[0], output_ids], 1)
         segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         logits = self.last_token(self.model).predict_on_batch([token_ids, segment_ids])
-        return logits[-1] if self.unilm else logits  # after the pooler's
+        return logits[-1] if self.unilm else logits  # the first output is the pooler's
 
     def rows(self, prompts, beams):
-        """What is generated after each prompt with its end, then -1: (prompts, WRITTEN)."""
-        written = np.full((len(prompts), WRITTEN), -1, "int32")
+        """The ids that are generated after each prompt, including the end id, padded with -1."""
+        written = np.full((len(prompts), MAX_TOKENS), -1, "int32")
         for row, prompt in enumerate(prompts):
             ids = self.beam_search([prompt], topk=beams)
             written[row, : len(ids)] = ids
         return written
 
 
-def record_writing(model, family, rng):
-    """What is generated after twenty texts, greedily and by four beams.
+def record_generation(model, family, rng):
+    """Generate after twenty texts, greedily and with four beams.
 
-    Once to [SEP], which random weights hardly write, and once to a token that they write often.
+    The texts end once at [SEP], which random weights rarely generate, and once at a token that they
+    generate often.
     """
     cls, sep, _, first = SPECIAL[family.tokens]
     unilm = family.build["application"] == "unilm"
@@ -367,19 +368,19 @@ def record_writing(model, family, rng):
         padded[row, : len(prompt)] = prompt
     actual = {"prompts": padded}
     for name, end in (("", sep), ("_ended", None)):
-        if end is None:  # what most texts hold
-            held = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
-            end = actual["end"] = np.bincount(held).argmax().astype("int32")
-        writer = Writer(model, unilm, int(end))
+        if end is None:  # the token in the most texts
+            tokens = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
+            end = actual["end"] = np.bincount(tokens).argmax().astype("int32")
+        generator = Generator(model, unilm, int(end))
         actual |= {
-            f"greedy{name}": writer.rows(prompts, 1),
-            f"beams{name}": writer.rows(prompts, 4),
+            f"greedy{name}": generator.rows(prompts, 1),
+            f"beams{name}": generator.rows(prompts, 4),
         }
     return actual
 
 
-def sentences(model, pair, texts):
-    """Vectors of single texts and of pairs, and which query of a pair sees which key."""
+def record_sentences(model, pair, texts):
+    """Sentence vectors of single texts and of pairs, and the attention mask of the pairs."""
     hidden = hidden_layers(model)
     *states, sentence = outputs(model, *hidden, "Pooler-Dense")(*texts)
     pooled, mask = outputs(model, "Pooler-Dense", "Attention-UniLM-Mask")(*pair)
@@ -397,7 +398,7 @@ def sentences(model, pair, texts):
 
 
 def record_pair_head(model, pair):
-    """A tanh pooler and the head of next sentence prediction."""
+    """The outputs of a tanh pooler and of the next-sentence head."""
     last, pooled, probs = outputs(model, hidden_layers(model)[-1], "Pooler-Dense", "NSP-Proba")(
         *pair
     )
@@ -406,7 +407,7 @@ def record_pair_head(model, pair):
 
 
 def record_long(model, token_ids):
-    """Rows longer than the config speaks of."""
+    """Sequences longer than max_position_embeddings."""
     token_ids = token_ids.astype("int32")
     token_ids[1, 650:] = 0
     segment_ids = np.zeros_like(token_ids)
@@ -419,7 +420,7 @@ def record_long(model, token_ids):
 
 
 def record_pruned(folder, family, rng):
-    """A vocabulary cut down to some tokens, with three made of others."""
+    """A vocabulary pruned to some tokens, plus three compound tokens."""
     keep = np.sort(rng.choice(np.arange(5, family.config["vocab_size"]), 300, replace=False))
     keep = [*range(5), *keep.tolist()]
     compound = [[7, 9], [20, 21, 22], [11, 250]]
@@ -439,10 +440,10 @@ def record_pruned(folder, family, rng):
 
 
 def record_masked_lm_steps(model, family, rng):
-    """Plain SGD on the mean cross-entropy at labels above 0."""
+    """SGD steps on the mean cross-entropy of the labels above 0."""
     token_ids, segment_ids = rows(family, rng)
     labels = np.where((rng.random(token_ids.shape) < 0.3) & (token_ids > 4), token_ids, 0)
-    labels[0, 1] = token_ids[0, 1]  # so that there is one
+    labels[0, 1] = token_ids[0, 1]  # at least one label
     chosen = np.argwhere(labels)
 
     def loss():
@@ -457,7 +458,7 @@ def record_masked_lm_steps(model, family, rng):
 
 
 def record_classifier_steps(model, family, rng):
-    """Plain SGD on a binary classifier of the mean of all tokens."""
+    """SGD steps of a binary classifier on the mean of all tokens."""
     token_ids, segment_ids = rows(family, rng)
     labels = np.array([[1], [0], [1], [0], [1]], "float32")
     kernel = tf.Variable(rng.normal(0, 0.3, (32, 1)).astype("float32"))
@@ -476,18 +477,18 @@ def record_classifier_steps(model, family, rng):
 
     arrays["mean_pooled"] = mean_of_tokens().numpy()
     arrays["probs"] = tf.sigmoid(mean_of_tokens() @ kernel + bias).numpy()
-    learning = {
+    trained = {
         name: variable for name, variable in variables(model).items() if not name.startswith("cls/")
     } | {"head/kernel": kernel, "head/bias": bias}
     batch = {"token_ids": token_ids, "segment_ids": segment_ids, "labels": labels}
-    steps = record_steps(loss, learning, (*TRACED, "head/kernel", "head/bias"), token_ids)
+    steps = record_steps(loss, trained, (*TRACED, "head/kernel", "head/bias"), token_ids)
     return batch | arrays | steps
 
 
 def record_sim_losses(model, family, rng):
-    """The losses of RoFormer-Sim's three scripts, and their gradients.
+    """The losses and gradients of RoFormer-Sim's three scripts.
 
-    Stages 1 and 2 on rows of two texts in both orders; the supervised one on pairs of single texts.
+    Stages 1 and 2 use rows of two texts in both orders, the supervised stage pairs of single texts.
     """
     cls, sep, mask, first = SPECIAL[family.tokens]
 
@@ -499,17 +500,17 @@ def record_sim_losses(model, family, rng):
         return np.array(padded, "int32")
 
     pairs = [(drawn(5), drawn(3)), (drawn(2), drawn(6)), (drawn(7), drawn(4))]
-    both = [two for a, b in pairs for two in ((a, b), (b, a))]
-    both[2] = ([mask, *both[2][0][1:]], both[2][1])
-    token_ids = stacked([[cls, *a, sep, *b, sep] for a, b in both])
-    segment_ids = stacked([[0] * (len(a) + 2) + [1] * (len(b) + 1) for a, b in both])
+    ordered_pairs = [ordered for a, b in pairs for ordered in ((a, b), (b, a))]
+    ordered_pairs[2] = ([mask, *ordered_pairs[2][0][1:]], ordered_pairs[2][1])
+    token_ids = stacked([[cls, *a, sep, *b, sep] for a, b in ordered_pairs])
+    segment_ids = stacked([[0] * (len(a) + 2) + [1] * (len(b) + 1) for a, b in ordered_pairs])
     vectors = rng.normal(size=(6, 8))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     teacher = (vectors @ vectors.T).astype("float32")
     names = ("Pooler-Dense", "MLM-Activation")
     inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
 
-    def parts():
+    def lm_loss_and_cosines():
         pooled, logits = inner([token_ids, segment_ids])
         second = segment_ids[:, 1:].astype("float32")
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(token_ids[:, 1:], logits[:, :-1])
@@ -517,15 +518,15 @@ def record_sim_losses(model, family, rng):
         return tf.reduce_sum(losses * second) / second.sum(), tf.matmul(unit, unit, False, True)
 
     def stage1():
-        written, cosines = parts()
-        scores = 20 * cosines - 1e12 * tf.eye(len(both))
-        neighbours = np.arange(len(both)) ^ 1
+        lm_loss, cosines = lm_loss_and_cosines()
+        scores = 20 * cosines - 1e12 * tf.eye(len(ordered_pairs))
+        neighbours = np.arange(len(ordered_pairs)) ^ 1
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(neighbours, scores)
-        return written + tf.reduce_mean(losses)
+        return lm_loss + tf.reduce_mean(losses)
 
     def stage2():
-        written, cosines = parts()
-        return written + 100 * tf.reduce_mean((cosines - teacher) ** 2)
+        lm_loss, cosines = lm_loss_and_cosines()
+        return lm_loss + 100 * tf.reduce_mean((cosines - teacher) ** 2)
 
     texts = stacked([[cls, *drawn(size), sep] for size in (3, 6, 2, 5, 4, 4, 7, 1)])  # a, b, a, b …
     classes = np.array([0, 3, 1, 3], "int32")
@@ -537,7 +538,7 @@ def record_sim_losses(model, family, rng):
         logits = tf.concat([a, b, tf.abs(a - b)], 1) @ kernel
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits))
 
-    learning = variables(model)
+    trained = variables(model)
     traced = (*TRACED, "bert/pooler/dense/kernel", "bert/pooler/dense/bias")
     arrays = {
         "token_ids": token_ids,
@@ -551,24 +552,24 @@ def record_sim_losses(model, family, rng):
         last = {"classifier": kernel} if name == "supervised" else {}
         with tf.GradientTape() as tape:
             value = loss()
-        actual = tape.gradient(value, {**learning, **last}, unconnected_gradients="zero")
+        actual = tape.gradient(value, {**trained, **last}, unconnected_gradients="zero")
         actual = {key: tf.convert_to_tensor(x).numpy() for key, x in actual.items()}
-        kept = traced if last else (*traced, "cls/predictions/output_bias")
+        recorded = traced if last else (*traced, "cls/predictions/output_bias")
         arrays[f"{name}_loss"] = np.array(float(value))
         square = sum(np.square(x.astype("float64")).sum() for x in actual.values())
         arrays[f"{name}_norm"] = np.sqrt(square)
         used = np.unique(texts if last else token_ids)
-        for key in (*kept, *last):
+        for key in (*recorded, *last):
             value = actual[key][used[used > 0]] if key.endswith("word_embeddings") else actual[key]
             arrays[f"{name}:{key.replace('/', '.')}"] = value
     return arrays
 
 
-def record_steps(loss, learning, traced, token_ids):
-    """Losses before and after every step, the first gradients and the last weights."""
+def record_steps(loss, trained, traced, token_ids):
+    """The loss before every step and after the last, the first gradients, and the final weights."""
     used = np.unique(token_ids[token_ids > 0])
 
-    def kept(kind, values):
+    def excerpt(kind, values):
         names = {f"{kind}:{name.replace('/', '.')}": name for name in traced}
         return {
             key: values[name][used] if name.endswith("word_embeddings") else values[name]
@@ -579,26 +580,26 @@ def record_steps(loss, learning, traced, token_ids):
     for _ in range(SGD_STEPS):
         with tf.GradientTape() as tape:
             value = loss()
-        gradients = tape.gradient(value, list(learning.values()))
+        gradients = tape.gradient(value, list(trained.values()))
         gradients = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
-        first = first or dict(zip(learning, gradients, strict=True))
+        first = first or dict(zip(trained, gradients, strict=True))
         losses.append(float(value))
-        for variable, gradient in zip(learning.values(), gradients, strict=True):
+        for variable, gradient in zip(trained.values(), gradients, strict=True):
             variable.assign_sub(LEARNING_RATE * gradient)
     square = sum(np.square(g.astype("float64")).sum() for g in first.values())
-    weights = {name: variable.numpy() for name, variable in learning.items()}
+    weights = {name: variable.numpy() for name, variable in trained.items()}
     return {
         "word_rows": used.astype("int32"),
         "lr": np.array(LEARNING_RATE),
         "losses": np.array([*losses, float(loss())]),
         "grad_norm_step0": np.sqrt(square),
-        **kept("grad0", first),
-        **kept("final", weights),
+        **excerpt("grad0", first),
+        **excerpt("final", weights),
     }
 
 
 def record_rotation(rng):
-    """The table of sines and cosines, and queries and keys turned by it."""
+    """The table of sines and cosines, and queries and keys that are rotated with it."""
 
     def table(positions, size):
         return sinusoidal_embeddings(tf.constant(positions, "float32"), size).numpy()
@@ -606,8 +607,8 @@ def record_rotation(rng):
     far = np.array([0, 1, 2, 511, 512, 1023, 1535, 4096], "int32")
     near = np.arange(24)
     q, k = rng.normal(size=(2, 2, 24, 3, 8)).astype("float32")
-    turned = apply_rotary_position_embeddings(*map(tf.constant, (table(near, 8)[None], q, k)))
-    q_rotated, k_rotated = (x.numpy() for x in turned)
+    rotated = apply_rotary_position_embeddings(*map(tf.constant, (table(near, 8)[None], q, k)))
+    q_rotated, k_rotated = (x.numpy() for x in rotated)
     return {
         "table": table(near, 8),
         "far_positions": far,

@@ -1,7 +1,7 @@
-"""Print the lowest version of every dependency that pyproject.toml allows, as constraints for pip.
+"""Print the lowest allowed version of every dependency in pyproject.toml as pip constraints.
 
-Run where roformer-tf is installed, with or without its dependencies. What only the tests need is
-left to pip.
+Run it where roformer-tf is installed, with or without its dependencies. Packages that only tests
+need are not constrained.
 """
 
 import re
@@ -11,7 +11,7 @@ TESTING = ("dev", "hf")
 
 
 def oldest(requirements: list[str]) -> list[str]:
-    """`numpy>=1.26,<3` → `numpy==1.26`; requirements of `TESTING` are skipped."""
+    """`numpy>=1.26,<3` → `numpy==1.26`. Requirements of the extras in `TESTING` are skipped."""
     actual = set()
     for requirement in requirements:
         name, marker = (requirement + ";").split(";")[:2]

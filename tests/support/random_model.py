@@ -1,4 +1,4 @@
-"""Models for a task that nobody trained: of random weights, so large that each shows."""
+"""Untrained models whose random weights are large enough to make every mistake visible."""
 
 import keras
 import numpy as np
@@ -19,13 +19,13 @@ TINY = {
 
 
 def tokenizer_of(letters=LETTERS):
-    """Each of the letters is a token."""
+    """A tokenizer with one token for each letter."""
     tokens = [*SPECIAL_TOKENS, *dict.fromkeys(letters)]
     return RoFormerTokenizer({token: number for number, token in enumerate(tokens)}, "char")
 
 
 def random_model(task, tokenizer=None, **sizes):
-    """A model for the task, by Keras' current seed; `sizes` change its config."""
+    """A model for the task from Keras' current seed. `sizes` change its config."""
     tokenizer = tokenizer or tokenizer_of()
     kind = task.objective.model_class()
     config = RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size)
@@ -35,20 +35,20 @@ def random_model(task, tokenizer=None, **sizes):
 
 
 def random_writer(folder, seed=3, **sizes):
-    """A causal language model of random weights, saved to the folder."""
+    """Save a causal language model with random weights to a folder, and return it."""
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of()
     model = RoFormerForCausalLM(RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
     bias = np.random.default_rng(seed).normal(size=tokenizer.vocab_size)
-    bias[tokenizer.sep_id] += 2  # so that many of its texts end, at different lengths
+    bias[tokenizer.sep_id] += 2  # so that many generated texts end, at different lengths
     model.mlm.bias.assign(bias)
     model.save_pretrained(folder)
     return model
 
 
 def save_random_models(tasks, folder, tokenizer=None, seed=2, **sizes):
-    """For tasks by name → folders by name, each as `finetune` writes its model/."""
+    """Save a random model for each task as `finetune` does. Return the folders by name."""
     keras.utils.set_random_seed(seed)
     result = {}
     for name, task in tasks.items():

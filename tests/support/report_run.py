@@ -1,4 +1,4 @@
-"""A fine-tuned run made up, of any task, for the tests of what is reported of one."""
+"""Synthetic fine-tuned runs of any task, for the tests of reports."""
 
 import re
 
@@ -19,7 +19,7 @@ TAGS = ("B-地名", "B-人名", "I-地名", "I-人名", "O")
 
 
 def example(rng, name, number, text=None):
-    """An example of a task: its text and label by chance."""
+    """An example of a task with a random text and label."""
     units = tuple(
         text.split()
         if text
@@ -35,20 +35,20 @@ def example(rng, name, number, text=None):
         "reranking": Judgment(tuple(map(float, rng.permutation([0, 0, 1]))), (0.9, 0.5, 0.4)),
         "question-answering": ((text or units[0], 0),),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
-        "spans": nested(rng, len(text or "".join(units))),
+        "spans": nested_entities(rng, len(text or "".join(units))),
     }.get(name, BELONGS)
     texts = (text or "".join(units),) * (len(COLUMNS.get(name, "1")) + 2 * (name in LISTS))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
 
 
-def nested(rng, length):
-    """An entity of the whole text, with a probability of ½ another one inside."""
+def nested_entities(rng, length):
+    """An entity that spans the whole text and, with probability ½, another one inside it."""
     inner = [("人名", 1, 2)] if rng.random() < 0.5 else []
     return [("地名", 0, length), *inner]
 
 
 def answer(task, example, sureness, noise=0.0):
-    """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
+    """A prediction: confidently correct if `sureness` is high, confidently wrong if it is low."""
     if task.separate_texts:
         rank = 1 if sureness + noise > 0 else int(rng_of(example).integers(2, 12))
         near = [(int(i), 1, 0.9 - i / 100) for i in rng_of(example).integers(0, 30, 3)]
@@ -79,7 +79,7 @@ def answer(task, example, sureness, noise=0.0):
 
 
 def rng_of(example):
-    """Chance that depends on an example."""
+    """A random generator that depends on the example."""
     return np.random.default_rng(int(example.place.rpartition(":")[2]))
 
 
@@ -91,7 +91,7 @@ LABELS = {
     "spans": ("地名", "人名"),
 }
 COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
-# A text, and a list of three.
+# These tasks have a text and a list of three texts.
 LISTS = ("multiple-choice", "reranking")
 COLUMNS |= dict.fromkeys(LISTS, ("问题", "候选"))
 COLUMNS["ranking"] = ("A", "B", "C")
@@ -99,7 +99,7 @@ COLUMNS["question-answering"] = ("问题", "上下文")
 
 
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
-    """A run: `leaked` of its test examples are in training, too."""
+    """A run with `leaked` test examples that are in the training set as well."""
     rng = np.random.default_rng(0)
     task = TASKS[name](
         labels=LABELS.get(name, ()),
@@ -111,12 +111,12 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
         test[0] = example(rng, name, 0, text)
     test[:leaked] = train[:leaked]
 
-    def part(examples, **more):
+    def evaluated_set(examples, **more):
         return EvaluatedSet(
             examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
         )
 
-    def answers(examples):
+    def predictions_of(examples):
         return [
             answer(task, item, 1, noise)
             for item, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
@@ -126,12 +126,12 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
         **{
             "task": task,
             "metric": TASKS[name].metrics.all[0].name,
-            "train": part(train),
-            "valid": part(valid, predictions=answers(valid)),
-            "test": part(
+            "train": evaluated_set(train),
+            "valid": evaluated_set(valid, predictions=predictions_of(valid)),
+            "test": evaluated_set(
                 test,
-                predictions=answers(test),
-                baseline=answers(test),
+                predictions=predictions_of(test),
+                baseline=predictions_of(test),
                 duplicates=duplicates(train, test),
             ),
             "baseline": Message("logistic regression"),
@@ -148,7 +148,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
     )
 
 
-# As the field has them.
+# Terms that are not translated.
 TERMS = {
     "F1",
     "ROC",
@@ -162,11 +162,11 @@ TERMS = {
     "batch",
     "bootstrap",
     "Wilson",
-}  # as the field has them
-OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
+}
+NAMES_IN_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
 
 
 def english_in(text):
-    """Words of English in a Chinese page, but flags, places in files, and what is no language."""
+    """English words in a Chinese page, except flags, positions in files, and standard terms."""
     rest = re.sub(r"--[a-z-]+|\w+\.tsv(:\d+)?|\d+e-\d+", " ", text)
-    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - OF_THE_RUN
+    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - NAMES_IN_THE_RUN

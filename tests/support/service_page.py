@@ -1,8 +1,8 @@
-"""The service's page, as a person uses it in a browser."""
+"""The test page of the service, used through a browser."""
 
 
 class Page:
-    """What a person does with the page, and sees of it."""
+    """A user's actions on the page, and the page's visible texts."""
 
     def __init__(self, browser):
         from selenium.webdriver.support.wait import WebDriverWait
@@ -21,8 +21,8 @@ class Page:
         return self.find(selector)[0].text
 
     def ask(self, *texts, key=None):
-        """Type, send, and wait: the lines of the answer."""
-        self.browser.execute_script("result.hidden = error.hidden = true")  # an earlier one
+        """Type texts, send them, and wait for the result. Return its lines."""
+        self.browser.execute_script("result.hidden = error.hidden = true")  # hide an earlier result
         for area, text in zip(self.areas(), texts, strict=True):
             area.clear()
             area.send_keys(text)

@@ -1,7 +1,7 @@
-"""Steps of SGD on batches of vectors, by one process or by several: python … OUT.npz PIECES.
+"""Train on batches of vectors with SGD, in one process or several: python … OUT.npz MICRO_BATCHES.
 
-A script of its own, for a process joins the others before anything is computed. The first one
-writes every weight, and the losses.
+This is a separate script because a process joins the others before anything is computed. The first
+process writes the losses and all weights.
 """
 
 import os
@@ -21,7 +21,7 @@ ROWS, STEPS = 16, 3
 
 
 def batch(step, part):
-    """The part of a batch that a process reads: queries, documents, one text more against each."""
+    """A process' part of a batch: queries, documents, and one further text for each query."""
     rng = np.random.default_rng(step)
     shapes = {"side_0": (ROWS, 4), "side_1": (ROWS, 9), "side_2": (ROWS, 1, 7)}
     inputs = {name: rng.integers(5, 40, shape).astype("int32") for name, shape in shapes.items()}
@@ -30,8 +30,8 @@ def batch(step, part):
     targets[3, 9] = targets[12, 1] = -1
     weights = np.ones(ROWS, "float32")
     number, count = part
-    mine = slice(number * ROWS // count, (number + 1) * ROWS // count)
-    return keras.tree.map_structure(lambda array: array[mine], (inputs, targets, weights))
+    own_rows = slice(number * ROWS // count, (number + 1) * ROWS // count)
+    return keras.tree.map_structure(lambda array: array[own_rows], (inputs, targets, weights))
 
 
 class Batches(keras.utils.PyDataset):

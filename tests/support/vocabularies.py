@@ -1,4 +1,4 @@
-"""The vocabulary of a source alone, without a tokenizer."""
+"""Read only the vocabulary of a source, without a tokenizer."""
 
 from pathlib import Path
 
@@ -7,6 +7,6 @@ from roformer_tf.tokenizers.vocabulary import vocabulary_of
 
 
 def read_vocabulary(source: str | Path) -> dict[str, int]:
-    """Token → id, from a vocabulary file, a folder or zip with one, or a released name."""
+    """Token → id, from a vocabulary file, a folder or zip with one, or a model's name."""
     with OpenedSource(source) as opened:
         return vocabulary_of(opened)

@@ -1,4 +1,4 @@
-"""Checks that a setting reaches its place, and calls services within this process."""
+"""Check that a setting has its effect, and send requests to services in this process."""
 
 import asyncio
 import json
@@ -9,21 +9,21 @@ import numpy as np
 
 
 def assert_wired(got, want, ignored, atol=1e-4):
-    """Assert that a result is the right one, and that the tempting mistakes would be noticed.
+    """Assert that a result is correct and differs from the results of likely mistakes.
 
-    ignored: by name, what each mistake gives, such as the result without the setting. A test whose
-    mistake gives the right result proves nothing, and fails.
+    `ignored`: the result of each mistake by name, such as the result without the setting. If a
+    mistake would give the correct result, the test could not detect it, and fails.
     """
-    assert ignored, "no mistake is named"
+    assert ignored, "give at least one mistake in `ignored`"
     for name, wrong in ignored.items():
-        assert not alike(wrong, want, 20 * atol), f"{name} would not be noticed"
+        assert not alike(wrong, want, 20 * atol), f"{name} would not be detected"
     for name, wrong in ignored.items():
         assert not alike(got, wrong, atol), f"{name}: {got}"
     assert alike(got, want, atol), f"{got} is not {want}"
 
 
 def alike(first, other, atol):
-    """Whether two results, nested like JSON, are equal except for the rounding of numbers."""
+    """Whether two nested results are equal up to rounding."""
     if isinstance(first, np.ndarray) or isinstance(other, np.ndarray):
         return np.shape(first) == np.shape(other) and np.allclose(first, other, rtol=0, atol=atol)
     if isinstance(first, Mapping):
@@ -37,14 +37,15 @@ def alike(first, other, atol):
     return first == other
 
 
-def post(app, *questions):
-    """The answers of a service to (path, question) pairs, and the end of the service.
+def post(app, *requests):
+    """The responses of a service to (path, request body) pairs.
 
-    The application is called as an ASGI server calls it, without a socket.
+    The application is called as an ASGI server calls it, without a socket, and shut down
+    afterwards.
     """
 
-    async def ask(path, question):
-        body = json.dumps(question).encode()
+    async def send_request(path, content):
+        body = json.dumps(content).encode()
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -62,21 +63,21 @@ def post(app, *questions):
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
         }
-        messages, answered = [{"type": "http.request", "body": body}], []
+        messages, responses = [{"type": "http.request", "body": body}], []
 
         async def receive():
             return messages.pop() if messages else {"type": "http.disconnect"}
 
         async def send(message):
-            answered.append(message)
+            responses.append(message)
 
         await app(scope, receive, send)
-        text = b"".join(item.get("body", b"") for item in answered)
-        assert answered[0]["status"] == 200, text
+        text = b"".join(item.get("body", b"") for item in responses)
+        assert responses[0]["status"] == 200, text
         return json.loads(text)
 
-    async def ask_all():
+    async def send_all():
         async with app.router.lifespan_context(app):
-            return await asyncio.gather(*(ask(*item) for item in questions))
+            return await asyncio.gather(*(send_request(*item) for item in requests))
 
-    return asyncio.run(ask_all())
+    return asyncio.run(send_all())

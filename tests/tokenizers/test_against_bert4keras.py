@@ -1,4 +1,4 @@
-"""Random Unicode text against bert4keras itself, which runs in a process of its own."""
+"""Tests of random Unicode text against bert4keras, which runs in a subprocess."""
 
 import gzip
 import json
@@ -30,39 +30,39 @@ def test_random_text_equals_bert4keras(count, tmp_path):
     texts = random_texts(count, seed=count)
     compared_spans = 0
     tokenizers = [RoFormerTokenizer(read_vocabulary(GOLDENS / s[0]), *s) for s in SETTINGS]
-    rows = [random_rows(tokenizer, count) for tokenizer in tokenizers]
+    rows = [random_ids(tokenizer, count) for tokenizer in tokenizers]
     actual = bert4keras_results(texts, rows, tmp_path)
-    for tokenizer, written, results in zip(tokenizers, rows, actual, strict=True):
-        for row, decoded in zip(written, results["rows"], strict=True):
+    for tokenizer, setting_rows, results in zip(tokenizers, rows, actual, strict=True):
+        for row, decoded in zip(setting_rows, results["rows"], strict=True):
             assert tokenizer.decode(row) == decoded, [tokenizer.tokens[i] for i in row]
         for text, (tokens, ids, decoded, rematch) in zip(texts, results["texts"], strict=True):
             assert tokenizer.tokenize(text) == tokens[1:-1], ascii(text)
             assert tokenizer.encode(text)[0] == ids
             assert tokenizer.decode(ids) == decoded
-            # It counts in the lower-cased text, and fails where sorting moved a mark.
+            # bert4keras counts in lower-cased text, and fails if normalization reorders marks.
             if rematch is not None and "İ" not in text:
-                spans = [(place[0], place[-1] + 1) for place in rematch[1:-1]]
+                spans = [(positions[0], positions[-1] + 1) for positions in rematch[1:-1]]
                 assert tokenizer.offsets(text) == spans, ascii(text)
                 compared_spans += 1
     assert compared_spans > 0.9 * len(texts) * len(SETTINGS)
 
 
-def random_rows(tokenizer, count):
-    """Ids that no text has, but a model may generate: subwords at the start, special tokens."""
+def random_ids(tokenizer, count):
+    """Return ids that a model may generate but no text has, such as subwords at the start."""
     random_ = random.Random(count)
-    kinds = ("", "##", "[", "'", "3", ".", "s", "，")  # the last ones for what is put together anew
-    known = [
+    kinds = ("", "##", "[", "'", "3", ".", "s", "，")  # the last five concern the joining of tokens
+    candidates = [
         [i for i, token in enumerate(tokenizer.tokens) if token and token.startswith(kind)]
         for kind in kinds
     ]
     return [
-        [random_.choice(random_.choice(known)) for _ in range(random_.randint(1, 12))]
+        [random_.choice(random_.choice(candidates)) for _ in range(random_.randint(1, 12))]
         for _ in range(count)
     ]
 
 
 def bert4keras_results(texts, rows, folder):
-    """What the script gives for all settings; `rows`: ids to decode, for each of them."""
+    """Return bert4keras' results for all settings; `rows` are ids to decode, for each setting."""
     jobs = [
         {
             "vocabulary": str(GOLDENS / tokenization / "vocab.txt"),
@@ -87,12 +87,12 @@ def bert4keras_results(texts, rows, folder):
 
 
 def random_texts(count, seed):
-    """Texts of a few runs, each of one kind of characters, as all of Unicode and news have them."""
+    """Return texts of a few parts; each part is from a Unicode block or category, or news."""
     random_ = random.Random(seed)
     kinds = kinds_of_characters()
     with gzip.open(GOLDENS / "word" / "cases.json.gz", "rt", encoding="utf-8") as file:
         sentences = [case["text"] for case in json.load(file)["single"] if case["kind"] == "real"]
-    pieces = sorted(t.removeprefix("##") for t in read_vocabulary(GOLDENS / "word") if len(t) > 1)
+    subwords = sorted(t.removeprefix("##") for t in read_vocabulary(GOLDENS / "word") if len(t) > 1)
 
     def run():
         kind = random_.randrange(len(kinds) + 12)
@@ -103,7 +103,9 @@ def random_texts(count, seed):
             start = random_.randrange(len(sentence))
             return sentence[start : start + random_.randint(1, 20)]
         if kind < len(kinds) + 8:
-            return random_.choice(["", " "]).join(random_.choices(pieces, k=random_.randint(1, 4)))
+            return random_.choice(["", " "]).join(
+                random_.choices(subwords, k=random_.randint(1, 4))
+            )
         if kind < len(kinds) + 11:
             return random_.choice(
                 ["[MASK]", "[UNK]", "##", "c++", "T恤", "ΑΣ Σ", "it's", "3. 14", "İ"]
@@ -111,11 +113,11 @@ def random_texts(count, seed):
         return random_.choice("aé1") * random_.choice([1, 50, 199, 200, 201, 250])
 
     texts = ["".join(run() for _ in range(random_.randint(1, 8))) for _ in range(count)]
-    return json.loads(json.dumps(texts))  # which joins pairs of surrogates: all see the same
+    return json.loads(json.dumps(texts))  # joins surrogate pairs for both tokenizers
 
 
 def kinds_of_characters():
-    """Strings of characters to draw from."""
+    """Return strings of characters to sample from."""
     everything = [chr(code) for code in range(0x110000)]
     by_category = {}
     for character in everything:

@@ -1,4 +1,4 @@
-"""Words: jieba's, whichever of the two jiebas finds them, and BERT's."""
+"""Tests of word segmentation against jieba, in both implementations, and of BERT's basic tokens."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ any_text = st.text(
 
 
 def run_python(code):
-    """What code of its own process prints."""
+    """Run code in a subprocess and return the completed process."""
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
     )
@@ -38,24 +38,24 @@ def run_python(code):
 
 
 @given(any_text)
-def test_words_of_any_text_are_those_of_jieba_and_leave_nothing_out(text):
+def test_words_of_any_text_equal_jieba_and_cover_the_text(text):
     assert segment(text) == list(jieba.cut(text, HMM=False))
     assert "".join(segment(text)) == text
 
 
 @given(any_text)
-def test_each_part_is_of_the_word_of_its_first_character(text):
-    owners = [  # the word of every character that is visible
+def test_each_part_belongs_to_the_word_of_its_first_character(text):
+    word_numbers = [  # the number of the word of each visible character
         number
         for number, word in enumerate(jieba.cut(text, HMM=False))
         for _ in "".join(split(word))
     ]
     want = []
     for part in split(text):
-        want.append(owners[0])
-        owners = owners[len(part) :]
+        want.append(word_numbers[0])
+        word_numbers = word_numbers[len(part) :]
     assert words_of_parts(text) == want
-    assert not owners
+    assert not word_numbers
 
 
 def test_parts_of_one_word_share_its_number():
@@ -65,7 +65,7 @@ def test_parts_of_one_word_share_its_number():
     assert words_of_parts(text) == [1, 1, 2, 2, 4, 5, 6]
 
 
-def test_words_of_sentences_are_those_of_jieba():
+def test_words_of_sentences_equal_jieba():
     with gzip.open(WORD_CASES, "rt", encoding="utf-8") as file:
         texts = [case["text"] for case in json.load(file)["single"]]
     assert any(len(word) > 1 for word in segment(texts[-1]))
@@ -73,7 +73,7 @@ def test_words_of_sentences_are_those_of_jieba():
         assert segment(text) == list(jieba.cut(text, HMM=False))
 
 
-def test_importing_the_tokenizer_loads_nothing_heavy_nor_does_char_level_text():
+def test_importing_the_tokenizer_loads_no_heavy_libraries():
     run_python(
         "import sys\n"
         "from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer\n"
@@ -85,7 +85,7 @@ def test_importing_the_tokenizer_loads_nothing_heavy_nor_does_char_level_text():
     )
 
 
-def test_jieba_stays_unloaded_until_a_lone_surrogate_needs_it_and_then_says_nothing():
+def test_jieba_is_loaded_silently_and_only_for_lone_surrogates():
     run = run_python(
         "import sys; from roformer_tf.tokenizers.segmentation import segment\n"
         "assert segment('我爱北京天安门') == ['我', '爱', '北京', '天安门']\n"
@@ -111,7 +111,7 @@ def test_jieba_stays_unloaded_until_a_lone_surrogate_needs_it_and_then_says_noth
     ],
 )
 @pytest.mark.slow
-def test_a_changed_dictionary_of_jieba_counts(tmp_path, change, words):
+def test_changes_of_the_jieba_dictionary_take_effect(tmp_path, change, words):
     (tmp_path / "words.txt").write_text("安门自 5\n", encoding="utf-8")
     changed = change.replace("words.txt", (tmp_path / "words.txt").as_posix())
     run_python(
@@ -126,28 +126,28 @@ def test_a_changed_dictionary_of_jieba_counts(tmp_path, change, words):
 @given(any_text)
 @example("ΑΣ Σ")
 @example("x\u302e\u0301\u1b44\u0323y\U0001d165\u302e")
-def test_aligned_normalization_equals_the_plain_one(text):
+def test_aligned_normalization_equals_plain_normalization(text):
     plain, origins = normalize_aligned(text)
     assert plain == normalize(text)
     assert len(origins) == len(plain)
     for part, origin in zip(plain, origins, strict=True):
         source = text[origin]
-        # Sigma alone: how it ends depends on its neighbours.
+        # A sigma depends on its neighbours: at the end of a word it is "ς".
         assert part in normalize(source) or (source == "Σ" and part == "ς")
 
 
-def test_alignment_counts_in_the_original_text():
+def test_alignment_refers_to_the_original_text():
     jamo = "\u1100\u1161\u11a8"
     assert normalize_aligned("İÉ각b") == (f"ie{jamo}b", [0, 1, 2, 2, 2, 3])
 
 
 @given(any_text)
-def test_normalizing_again_changes_nothing(text):
+def test_normalization_is_idempotent(text):
     assert normalize(normalize(text)) == normalize(text)
     assert not any(unicodedata.category(character) == "Mn" for character in normalize(text))
 
 
-def test_no_block_that_is_taken_to_hold_no_marks_holds_one():
+def test_the_quick_pattern_matches_every_combining_mark():
     marks = [c for c in map(chr, range(sys.maxunicode + 1)) if unicodedata.category(c) == "Mn"]
     assert len(marks) > 1_000
     assert all(map(segmentation._PERHAPS_MARKS.search, marks))
@@ -157,7 +157,7 @@ def test_no_block_that_is_taken_to_hold_no_marks_holds_one():
     ("text", "words"),
     [
         ("Hi,世界", ["Hi", ",", "世", "界"]),
-        ("p\u200dp\x1cq\ufffd\0r", ["ppqr"]),  # controls go without a break
+        ("p\u200dp\x1cq\ufffd\0r", ["ppqr"]),  # control characters are removed
         ("a\u3000b\u2028c\td", ["a", "b", "c", "d"]),
         ("a$b¥c×d〇々e", ["a", "$", "b¥c×d〇々e"]),
         ("か\u30ab\uac00", ["か\u30ab\uac00"]),
@@ -169,7 +169,7 @@ def test_split(text, words):
     assert split(text) == words
 
 
-def test_the_total_that_shows_a_changed_dictionary_is_that_of_jieba():
+def test_the_total_frequency_of_the_dictionary_equals_jieba():
     jieba.initialize()
     assert jieba.dt.total == segmentation._TOTAL_FREQUENCY
     assert not segmentation._dictionary_changed()

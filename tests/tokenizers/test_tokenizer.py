@@ -1,4 +1,4 @@
-"""The recorded cases of bert4keras, and what must hold for any text."""
+"""Tests of the tokenizer against recorded cases of bert4keras, and of properties of any text."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ TOKENIZERS = {
 WORD, CHAR, CASED = TOKENIZERS.values()
 
 any_tokenizer = st.sampled_from([WORD, CHAR, CASED])
-any_text = st.text(  # surrogates too, and often what the rules are about
+any_text = st.text(  # with surrogates, and often with characters of special rules
     st.characters(exclude_categories=())
     | st.sampled_from(
         "中国人民日报的 aAÉİΣσ１1.,#'[]\u0301\u302e각が𠀀龜\u200d\0\ufffd\u2028\u3000\ue000😀"
@@ -39,7 +39,7 @@ any_text = st.text(  # surrogates too, and often what the rules are about
 
 @pytest.fixture(params=SETTINGS)
 def golden(request):
-    """A tokenizer and what was recorded of its bert4keras counterpart."""
+    """Return a tokenizer and the recorded cases of its bert4keras counterpart."""
     with gzip.open(GOLDENS / f"{request.param}.json.gz", "rt", encoding="utf-8") as file:
         return TOKENIZERS[request.param], json.load(file)
 
@@ -63,12 +63,14 @@ def test_offsets_equal_rematch_in_the_original_text(golden):
     tokenizer, cases = golden
     differing = set()
     for case in cases["single"]:
-        text, places = case["text"], case["rematch"][1:-1]
-        # bert4keras counts in the lower-cased text, which differs after "İ" alone.
+        text, positions = case["text"], case["rematch"][1:-1]
+        # bert4keras counts in the lower-cased text, whose length differs only for "İ".
         origin = [i for i, c in enumerate(text) for _ in (c.lower() if tokenizer.lower_case else c)]
         spans = tokenizer.offsets(text)
-        assert spans == [(origin[place[0]], origin[place[-1]] + 1) for place in places]
-        if spans != [(place[0], place[-1] + 1) for place in places]:
+        assert spans == [
+            (origin[positions[0]], origin[positions[-1]] + 1) for positions in positions
+        ]
+        if spans != [(positions[0], positions[-1] + 1) for positions in positions]:
             differing.add(text)
     assert bool(differing) == tokenizer.lower_case
     assert all("İ" in text for text in differing)
@@ -79,7 +81,7 @@ def test_truncation_from_the_right_equals_bert4keras(golden):
     checked = 0
     for case in cases["truncate"]:
         if case.get("truncate_from", "right") != "right":
-            continue  # our tokenizer has no such choice
+            continue  # our tokenizer does not have this option
         want = ids_of(tokenizer, case["tokens"]) if "tokens" in case else case["ids"]
         if case["maxlen"] < 2:
             with pytest.raises(InputError, match=r"max_length is 1, .* Give 2 or more"):
@@ -95,7 +97,7 @@ def test_pairs_equal_bert4keras(golden):
     checked = 0
     for case in cases["pairs"]:
         if case["pattern"] != "S*E*E" or case["truncate_from"] != "right":
-            continue  # our tokenizer has no such choice
+            continue  # our tokenizer does not have this option
         arguments = case["first"], case["second"], case["maxlen"]
         if case["maxlen"] is not None and case["maxlen"] < 3:
             with pytest.raises(InputError, match=r"max_length is 2, .* Give 3 or more"):
@@ -121,7 +123,7 @@ def test_special_literals_are_ordinary_text():
         assert [ids[0], ids[-1]] == [tokenizer.cls_id, tokenizer.sep_id]
 
 
-def test_a_word_that_cannot_be_pieced_together_is_a_token_with_the_id_of_unk():
+def test_an_unknown_word_is_one_token_with_the_id_of_unk():
     for tokenizer in (WORD, CHAR):
         text = "a" * 200 + " " + "a" * 201 + " \u1200 中"
         assert tokenizer.tokenize(text)[-3:] == ["a" * 201, "\u1200", "中"]
@@ -131,7 +133,7 @@ def test_a_word_that_cannot_be_pieced_together_is_a_token_with_the_id_of_unk():
         assert [words[-1] - word for word in words[-3:]] == [2, 1, 0]
 
 
-def test_a_jieba_word_is_one_word_also_where_it_is_several_tokens():
+def test_a_jieba_word_of_several_tokens_is_one_word():
     vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "天气", *"守株待兔"])}
     tokenizer = RoFormerTokenizer(vocabulary, "word")
     assert tokenizer.tokenize("天气 守株待兔") == ["天气", "守", "株", "待", "兔"]
@@ -139,7 +141,7 @@ def test_a_jieba_word_is_one_word_also_where_it_is_several_tokens():
     assert RoFormerTokenizer(vocabulary, "char").word_ids("守株待兔") == [0, 1, 2, 3]
 
 
-def test_a_control_character_in_the_vocabulary_is_a_word_level_token_with_a_place():
+def test_a_control_character_in_a_word_vocabulary_is_a_token():
     vocabulary = {token: i for i, token in enumerate([*SPECIAL_TOKENS, "\u200b", "中"])}
     tokenizer = RoFormerTokenizer(vocabulary, "word")
     assert tokenizer.tokenize("中\u200b中") == ["中", "\u200b", "中"]
@@ -147,20 +149,20 @@ def test_a_control_character_in_the_vocabulary_is_a_word_level_token_with_a_plac
     assert RoFormerTokenizer(vocabulary, "char").offsets("中\u200b中") == [(0, 1), (2, 3)]
 
 
-def test_sorted_combining_marks_keep_their_places():
-    # NFD puts U+1D165 before U+302E; the word is unknown, so one token of three characters.
+def test_reordered_combining_marks_keep_their_offsets():
+    # NFD orders U+1D165 before U+302E; the unknown word is one token of three characters.
     assert CHAR.tokenize("x\u302e\U0001d165") == ["x\U0001d165\u302e"]
     assert CHAR.offsets("x\u302e\U0001d165") == [(0, 3)]
 
 
-def test_batches_are_padded_with_0_whatever_the_id_of_the_padding_token():
+def test_batches_are_padded_with_0_for_any_id_of_the_padding_token():
     vocabulary = {token: i for i, token in enumerate(["甲", *SPECIAL_TOKENS, "乙"])}
     batch = RoFormerTokenizer(vocabulary, "char")(["乙乙", "乙"])
     assert batch["token_ids"].tolist() == [[3, 6, 6, 4], [3, 6, 4, 0]]
 
 
 @given(any_tokenizer, any_text)
-def test_every_token_has_a_place_and_a_word(tokenizer, text):
+def test_every_token_has_offsets_and_a_word(tokenizer, text):
     tokens, spans, words = (
         tokenizer.tokenize(text),
         tokenizer.offsets(text),
@@ -175,7 +177,7 @@ def test_every_token_has_a_place_and_a_word(tokenizer, text):
 
 
 @given(any_tokenizer, st.lists(any_text, max_size=5))
-def test_many_texts_at_once_are_each_by_itself(tokenizer, texts):
+def test_batched_ids_and_words_equal_those_of_single_texts(tokenizer, texts):
     ids, words, bounds = tokenizer.ids_and_words_of(texts)
     assert {array.dtype for array in (ids, words, bounds)} == {np.dtype(np.int32)}
     assert len(bounds) == len(texts) + 1
@@ -189,7 +191,7 @@ def test_many_texts_at_once_are_each_by_itself(tokenizer, texts):
 
 
 @given(any_tokenizer, any_text, st.none() | any_text, st.none() | st.integers(3, 20))
-def test_joining_ids_is_encoding_texts(tokenizer, text, pair, max_length):
+def test_joining_ids_equals_encoding_texts(tokenizer, text, pair, max_length):
     parts = [tokenizer.ids(text), None if pair is None else tokenizer.ids(pair)]
     copies = [None if part is None else list(part) for part in parts]
     assert tokenizer.join(*parts, max_length) == tokenizer.encode(text, pair, max_length)
@@ -197,10 +199,10 @@ def test_joining_ids_is_encoding_texts(tokenizer, text, pair, max_length):
 
 
 @given(any_tokenizer, st.text(st.characters(codec="utf-8", exclude_categories=["M"])))
-def test_a_token_spells_the_text_at_its_place(tokenizer, text):
+def test_a_token_equals_the_text_at_its_offsets(tokenizer, text):
     for token, (start, end) in zip(tokenizer.tokenize(text), tokenizer.offsets(text), strict=True):
-        place = text[start:end]
-        assert token.removeprefix("##") in "".join(tokenizer.tokenize(place)).replace("##", "")
+        positions = text[start:end]
+        assert token.removeprefix("##") in "".join(tokenizer.tokenize(positions)).replace("##", "")
 
 
 @given(
@@ -208,7 +210,7 @@ def test_a_token_spells_the_text_at_its_place(tokenizer, text):
     st.lists(any_text | st.tuples(any_text, any_text), max_size=4),
     st.none() | st.integers(3, 20),
 )
-def test_a_batch_is_the_padded_encodings(tokenizer, texts, max_length):
+def test_a_batch_contains_the_padded_encodings(tokenizer, texts, max_length):
     batch = tokenizer(texts, max_length=max_length)
     pairs = [(item, None) if isinstance(item, str) else item for item in texts]
     rows = [tokenizer.encode(*pair, max_length) for pair in pairs]
@@ -220,7 +222,7 @@ def test_a_batch_is_the_padded_encodings(tokenizer, texts, max_length):
         assert batch[name].tolist() == want
 
 
-def test_a_pair_may_be_any_two_texts_and_the_second_may_be_none():
+def test_pairs_are_sequences_of_two_texts_and_the_second_may_be_none():
     pairs = [("一", "二"), ["一", "二"], np.array(["一", "二"])]
     rows = WORD([*pairs, ("一", None), "一"])
     assert (rows["token_ids"][:3] == rows["token_ids"][0]).all()
@@ -234,9 +236,7 @@ def test_a_pair_may_be_any_two_texts_and_the_second_may_be_none():
     st.lists(st.integers(0, 9), max_size=12),
     st.integers(3, 30),
 )
-def test_truncation_takes_one_token_at_a_time_from_the_longer_text(
-    tokenizer, first, second, max_length
-):
+def test_truncation_removes_tokens_from_the_longer_text(tokenizer, first, second, max_length):
     texts = [
         "".join("零一二三四五六七八九"[digit] + " " for digit in text) for text in (first, second)
     ]
@@ -248,14 +248,14 @@ def test_truncation_takes_one_token_at_a_time_from_the_longer_text(
 
 
 @given(st.data(), any_tokenizer)
-def test_decoding_gives_plain_chinese_text_back(data, tokenizer):
+def test_decoding_restores_plain_chinese_text(data, tokenizer):
     chinese = sorted(t for t in tokenizer.vocabulary if len(t) == 1 and "\u4e00" <= t <= "\u9fff")
     text = data.draw(st.text(st.sampled_from([*chinese, "，", "。"])))
     assert tokenizer.decode(tokenizer.encode(text)[0]) == text
 
 
 CHINESE = r"[\u4e00-\u9fff]"
-WRITTEN = {  # tokens, as a model with a vocabulary of words writes them: what is to be read
+DECODED = {  # generated tokens of a word-level vocabulary: the expected text
     "今天 天气 很 好 。": "今天天气很好。",
     "今天 ， 天气 很 好": "今天，天气很好",
     "deep learning 模型": "deep learning 模型",
@@ -270,27 +270,27 @@ WRITTEN = {  # tokens, as a model with a vocabulary of words writes them: what i
 }
 
 
-@pytest.mark.parametrize("tokens", WRITTEN)
-def test_words_are_joined_and_latin_ones_stay_separate(tokens):
-    known = dict.fromkeys([*SPECIAL_TOKENS, *" ".join(WRITTEN).split()])
-    tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(known)}, "word")
-    assert tokenizer.decode(ids_of(tokenizer, tokens.split())) == WRITTEN[tokens]
+@pytest.mark.parametrize("tokens", DECODED)
+def test_chinese_words_are_joined_and_latin_words_separated(tokens):
+    latin = dict.fromkeys([*SPECIAL_TOKENS, *" ".join(DECODED).split()])
+    tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(latin)}, "word")
+    assert tokenizer.decode(ids_of(tokenizer, tokens.split())) == DECODED[tokens]
 
 
 def spaces(text, kind):
-    """Positions of the spaces between two characters of that kind, counted without spaces."""
+    """Return the positions of spaces between two characters of a kind, counted without spaces."""
     actual = re.finditer(rf"(?<={kind}) +(?={kind})", text)
     return {len(text[: match.start()].replace(" ", "")) for match in actual}
 
 
 @settings(max_examples=50)
 @given(st.data(), st.sampled_from([WORD, CHAR]))
-def test_decoding_changes_spaces_alone_and_keeps_those_between_latin_words(data, tokenizer):
-    known = sorted(token for token in tokenizer.vocabulary if re.fullmatch(r"[a-z0-9]+", token))
+def test_decoding_changes_only_spaces_and_keeps_those_between_latin_words(data, tokenizer):
+    latin = sorted(token for token in tokenizer.vocabulary if re.fullmatch(r"[a-z0-9]+", token))
     chinese = sorted(token for token in tokenizer.vocabulary if re.fullmatch(CHINESE + "+", token))
     signs = [sign for sign in "，。《》“”,.'()" if sign in tokenizer.vocabulary]
-    pieces = st.sampled_from(known) | st.sampled_from(chinese) | st.sampled_from(signs)
-    text = "".join(data.draw(st.lists(st.tuples(pieces, st.sampled_from(["", " "])).map("".join))))
+    parts = st.sampled_from(latin) | st.sampled_from(chinese) | st.sampled_from(signs)
+    text = "".join(data.draw(st.lists(st.tuples(parts, st.sampled_from(["", " "])).map("".join))))
     ids, _ = tokenizer.encode(text)
     assume(tokenizer.unk_id not in ids)
     decoded = tokenizer.decode(ids)
@@ -300,12 +300,12 @@ def test_decoding_changes_spaces_alone_and_keeps_those_between_latin_words(data,
 
 
 @given(st.data(), any_tokenizer)
-def test_no_space_is_written_between_chinese_words(data, tokenizer):
+def test_decoding_puts_no_space_between_chinese_words(data, tokenizer):
     ids = data.draw(st.lists(st.sampled_from(range(tokenizer.vocab_size)), min_size=5))
     assert not spaces(tokenizer.decode(ids), CHINESE)
 
 
-def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():
+def test_pickling_excludes_the_cache():
     for tokenizer in (WORD, CHAR, CASED):
         tokenizer.encode("antidisestablishmentarianism 守株待兔")
         copy = pickle.loads(pickle.dumps(tokenizer))
@@ -314,7 +314,7 @@ def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():
             assert copy.encode(text) == tokenizer.encode(text)
 
 
-def test_what_it_remembers_is_bounded(monkeypatch):
+def test_the_cache_is_bounded(monkeypatch):
     monkeypatch.setattr("roformer_tf.tokenizers.tokenizer._CACHE_SIZE", 10)
     tokenizer = RoFormerTokenizer(CHAR.vocabulary, "char")
     text = " ".join(f"x{number}" for number in range(100))
@@ -324,9 +324,9 @@ def test_what_it_remembers_is_bounded(monkeypatch):
     assert max(map(len, tokenizer._ids_of)) <= 200
 
 
-def test_saved_tokenizer_is_read_back(tmp_path):
+def test_a_saved_tokenizer_is_loaded_unchanged(tmp_path):
     for name, tokenizer in TOKENIZERS.items():
-        folder = tmp_path / name  # new, and two levels deep
+        folder = tmp_path / name  # does not exist yet, and is nested
         tokenizer.save_pretrained(folder)
         copy = RoFormerTokenizer.from_pretrained(folder)
         assert copy.vocabulary == tokenizer.vocabulary
@@ -336,18 +336,18 @@ def test_saved_tokenizer_is_read_back(tmp_path):
         )
 
 
-def test_arguments_win_over_the_folder_and_the_folder_over_the_guess(tmp_path):
+def test_arguments_override_the_folder_and_the_folder_the_guess(tmp_path):
     RoFormerTokenizer(WORD.vocabulary, "char", lower_case=False).save_pretrained(tmp_path)
-    read = RoFormerTokenizer.from_pretrained
-    assert (read(tmp_path).tokenization, read(tmp_path).lower_case) == ("char", False)
-    argued = read(tmp_path, tokenization="word", lower_case=True)
-    assert (argued.tokenization, argued.lower_case) == ("word", True)
-    guessed = read(tmp_path / "vocab.txt")  # a file says nothing of its own
+    load = RoFormerTokenizer.from_pretrained
+    assert (load(tmp_path).tokenization, load(tmp_path).lower_case) == ("char", False)
+    overridden = load(tmp_path, tokenization="word", lower_case=True)
+    assert (overridden.tokenization, overridden.lower_case) == ("word", True)
+    guessed = load(tmp_path / "vocab.txt")  # a single file has no settings
     assert (guessed.tokenization, guessed.lower_case) == ("word", True)
-    assert read(GOLDENS / "char").tokenization == "char"
+    assert load(GOLDENS / "char").tokenization == "char"
 
 
-def test_vocabulary_with_a_repeated_line_is_used_but_not_saved(tmp_path):
+def test_a_vocabulary_with_a_repeated_line_is_loaded_but_not_saved(tmp_path):
     source = tmp_path / "vocab.txt"
     source.write_text("\n".join(["甲", *SPECIAL_TOKENS, "甲", "乙"]), encoding="utf-8")
     tokenizer = RoFormerTokenizer.from_pretrained(source)

@@ -1,4 +1,4 @@
-"""Saved folders in transformers."""
+"""Tests that transformers and tokenizers load saved tokenizers."""
 
 import gzip
 import json
@@ -18,11 +18,11 @@ def sentences():
         return [case["text"] for case in json.load(file)["single"] if case["kind"] == "real"]
 
 
-def saved(folder, tokenization, lower_case, units=None):
+def save_tokenizer(folder, tokenization, lower_case, units=None):
     vocabulary = read_vocabulary(GOLDENS / tokenization)
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, lower_case, units)
     tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "roformer"}')  # as in our folders
+    (folder / "config.json").write_text('{"model_type": "roformer"}')  # our model folders have one
     return tokenizer
 
 
@@ -30,8 +30,8 @@ def saved(folder, tokenization, lower_case, units=None):
 @pytest.mark.parametrize(
     ("tokenization", "lower_case"), [("word", True), ("char", True), ("char", False)]
 )
-def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transformers):
-    ours = saved(tmp_path, tokenization, lower_case)
+def test_transformers_gives_equal_ids(tmp_path, tokenization, lower_case, transformers):
+    ours = save_tokenizer(tmp_path, tokenization, lower_case)
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     differing = [text for text in sentences() if theirs(text)["input_ids"] != ours.encode(text)[0]]
     assert differing == []
@@ -39,32 +39,32 @@ def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transfor
         assert getattr(theirs, f"{name}_token_id") == getattr(ours, f"{name}_id")
     pair = theirs("今天", "天气 Good")
     assert (pair["input_ids"], pair["token_type_ids"]) == ours.encode("今天", "天气 Good")
-    theirs.save_pretrained(tmp_path / "again")  # as after a training in transformers
+    theirs.save_pretrained(tmp_path / "again")  # as a user does after training in transformers
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     assert again(sentences()[:20])["input_ids"] == theirs(sentences()[:20])["input_ids"]
 
 
 @pytest.mark.hf
 @pytest.mark.parametrize("name", ["RoFormerTokenizer", "RoFormerTokenizerFast"])
-def test_its_own_classes_give_our_ids_of_words(name, tmp_path, transformers):
-    ours = saved(tmp_path, "word", True)
+def test_the_roformer_classes_of_transformers_give_equal_word_ids(name, tmp_path, transformers):
+    ours = save_tokenizer(tmp_path, "word", True)
     theirs = getattr(transformers, name).from_pretrained(tmp_path)
     assert theirs(sentences())["input_ids"] == [ours.encode(text)[0] for text in sentences()]
 
 
-STRANGE = "İÉ각 e\u0301 \u0301ab\tc\u200b😀👨\u200d👩 2023年Ｈello Σς\n"
+UNUSUAL = "İÉ각 e\u0301 \u0301ab\tc\u200b😀👨\u200d👩 2023年Ｈello Σς\n"
 
 
 @pytest.mark.hf
 @pytest.mark.parametrize("lower_case", [True, False])
 @pytest.mark.parametrize("tokenization", ["word", "char"])
-def test_units_that_are_characters_have_their_ids(tokenization, lower_case, tmp_path, transformers):
+def test_character_units_have_equal_ids(tokenization, lower_case, tmp_path, transformers):
     from tokenizers import Tokenizer
 
-    ours = saved(tmp_path, tokenization, lower_case, units="characters")
+    ours = save_tokenizer(tmp_path, tokenization, lower_case, units="characters")
     alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in [*sentences(), STRANGE]:
+    for text in [*sentences(), UNUSUAL]:
         units = [number for unit in text for number in ours.ids(unit) or [ours.unk_id]]
         want = [ours.cls_id, *units, ours.sep_id]
         assert alone.encode(text).ids == want, text
@@ -72,10 +72,10 @@ def test_units_that_are_characters_have_their_ids(tokenization, lower_case, tmp_
 
 
 @pytest.mark.hf
-def test_units_that_are_words_are_refused_with_the_reason(tmp_path, transformers):
+def test_word_units_are_refused_with_the_reason(tmp_path, transformers):
     from tokenizers import Tokenizer
 
-    saved(tmp_path, "char", True, units="words")
+    save_tokenizer(tmp_path, "char", True, units="words")
     for load, source in (
         (Tokenizer.from_file, str(tmp_path / "tokenizer.json")),
         (transformers.AutoTokenizer.from_pretrained, tmp_path),
@@ -84,23 +84,23 @@ def test_units_that_are_words_are_refused_with_the_reason(tmp_path, transformers
             load(source)
 
 
-def test_a_file_of_an_earlier_model_goes(tmp_path):
-    saved(tmp_path, "char", True)
+def test_the_file_of_a_previous_model_is_removed(tmp_path):
+    save_tokenizer(tmp_path, "char", True)
     assert (tmp_path / "tokenizer.json").exists()
-    saved(tmp_path, "word", True)
+    save_tokenizer(tmp_path, "word", True)
     assert not (tmp_path / "tokenizer.json").exists()
 
 
-def test_units_are_kept(tmp_path):
+def test_units_are_saved_and_pickled(tmp_path):
     for units in ("characters", "words", None):
-        ours = saved(tmp_path, "word", True, units)
+        ours = save_tokenizer(tmp_path, "word", True, units)
         assert RoFormerTokenizer.from_pretrained(tmp_path).units == units
         assert pickle.loads(pickle.dumps(ours)).units == units
         assert ours.with_units(None).units is None
 
 
-def test_files_hold_the_vocabulary_and_the_special_ids(tmp_path):
-    ours = saved(tmp_path, "char", False)
+def test_files_contain_the_vocabulary_and_the_special_ids(tmp_path):
+    ours = save_tokenizer(tmp_path, "char", False)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     assert content["model"]["vocab"] == ours.vocabulary
     added = {token["content"]: token["id"] for token in content["added_tokens"]}
@@ -110,30 +110,30 @@ def test_files_hold_the_vocabulary_and_the_special_ids(tmp_path):
 
 @pytest.mark.parametrize("tokenization", ["word", "char"])
 @pytest.mark.parametrize("units", [None, "characters"])
-def test_other_programs_are_given_segments_and_the_longest_sequence(tokenization, units, tmp_path):
-    ours = saved(tmp_path, tokenization, True, units)
+def test_the_config_has_the_model_inputs_and_the_maximum_length(tokenization, units, tmp_path):
+    ours = save_tokenizer(tmp_path, tokenization, True, units)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
-    assert "model_max_length" not in config  # of a vocabulary without a model
+    assert "model_max_length" not in config  # a tokenizer without a model has no maximum length
     ours.save_pretrained(tmp_path, max_length=96)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["model_max_length"] == 96
 
 
-def last_of_templates(folder):
+def last_template_entries(folder):
     content = json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))
     return [list(content["post_processor"][name][-1]) for name in ("single", "pair")]
 
 
-def test_no_sep_follows_what_a_causal_model_continues(tmp_path):
-    ours = saved(tmp_path, "char", True)
-    assert last_of_templates(tmp_path) == [["SpecialToken"], ["SpecialToken"]]
+def test_prompts_of_a_causal_model_have_no_sep(tmp_path):
+    ours = save_tokenizer(tmp_path, "char", True)
+    assert last_template_entries(tmp_path) == [["SpecialToken"], ["SpecialToken"]]
     ours.save_pretrained(tmp_path, causal=True)
-    assert last_of_templates(tmp_path) == [["Sequence"], ["Sequence"]]
+    assert last_template_entries(tmp_path) == [["Sequence"], ["Sequence"]]
 
 
-def test_a_causal_model_of_words_is_refused_elsewhere_with_the_reason(tmp_path):
-    saved(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
+def test_a_word_level_causal_model_is_saved_so_that_loading_fails_with_the_reason(tmp_path):
+    save_tokenizer(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
     content = json.loads((tmp_path / "tokenizer.json").read_text(encoding="utf-8"))
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert "always appends [SEP]" in content["version"]
@@ -141,13 +141,13 @@ def test_a_causal_model_of_words_is_refused_elsewhere_with_the_reason(tmp_path):
 
 
 @pytest.mark.hf
-def test_the_reason_is_what_transformers_shows(tmp_path, transformers):
-    saved(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
+def test_transformers_shows_the_reason(tmp_path, transformers):
+    save_tokenizer(tmp_path, "word", True).save_pretrained(tmp_path, causal=True)
     with pytest.raises(Exception, match=r"always appends \[SEP\]"):
         transformers.AutoTokenizer.from_pretrained(tmp_path)
 
 
-ODD = [  # BERT's own cleaning keeps private use, and drops controls
+UNUSUAL_CHARACTERS = [  # BERT's cleaning keeps private-use and removes control characters
     "价格\ue5e5元",
     "\ue000私",
     "\uf8ff",
@@ -162,13 +162,13 @@ ODD = [  # BERT's own cleaning keeps private use, and drops controls
 @pytest.mark.hf
 @pytest.mark.parametrize("units", [None, "characters"])
 @pytest.mark.parametrize("lower_case", [True, False])
-def test_odd_characters_have_our_ids(units, lower_case, tmp_path, transformers):
+def test_unusual_characters_have_equal_ids(units, lower_case, tmp_path, transformers):
     from tokenizers import Tokenizer
 
-    ours = saved(tmp_path, "char", lower_case, units)
+    ours = save_tokenizer(tmp_path, "char", lower_case, units)
     alone = Tokenizer.from_file(str(tmp_path / "tokenizer.json"))
     auto = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in ODD:
+    for text in UNUSUAL_CHARACTERS:
         parts = list(text) if units else [text]
         ids = [number for part in parts for number in ours.ids(part) or [ours.unk_id] * bool(units)]
         want = [ours.cls_id, *ids, ours.sep_id]

@@ -1,4 +1,4 @@
-"""Vocabularies: reading as bert4keras does, refusing what is none, building from a corpus."""
+"""Tests of vocabularies: reading them as bert4keras does, refusing others, building from text."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ from tests.support.vocabularies import read_vocabulary
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 SPECIAL_LINES = "".join(f"{token}\n" for token in SPECIAL_TOKENS)
 LETTERS = string.digits + string.ascii_lowercase
-LEAST = 5 + 2 * len(LETTERS)
+MIN_SIZE = 5 + 2 * len(LETTERS)
 
 
 def golden(name):
@@ -53,7 +53,7 @@ def test_a_repeated_line_takes_the_next_id_without_using_it_up(tmp_path):
     assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 7)
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
+def test_a_byte_order_mark_is_not_part_of_the_first_token(tmp_path):
     path = tmp_path / "vocab.txt"
     path.write_text("\n".join([*SPECIAL_TOKENS, "我"]), encoding="utf-8-sig")
     assert read_vocabulary(path) == {x: n for n, x in enumerate([*SPECIAL_TOKENS, "我"])}
@@ -62,17 +62,17 @@ def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
 def test_a_token_is_the_first_field_of_its_line(tmp_path):
     lines = SPECIAL_LINES + " a\tb\r\nc\u2028d\n\n\rd"
     (tmp_path / "vocab.txt").write_bytes(lines.encode())
-    read = list(read_vocabulary(tmp_path).items())[5:]
-    assert read == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" is there twice
+    items = list(read_vocabulary(tmp_path).items())[5:]
+    assert items == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" is there twice
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt"])
-def test_a_zip_holds_it_at_any_depth(tmp_path, name):
+def test_a_zip_may_contain_it_at_any_depth(tmp_path, name):
     path = zip_with(tmp_path / "released.zip", name, "chinese_roformer/bert_config.json")
     assert read_vocabulary(path)["甲"] == 5
 
 
-def test_what_holds_no_vocabulary_is_refused(tmp_path):
+def test_sources_without_a_valid_vocabulary_are_refused(tmp_path):
     (tmp_path / "truncated.zip").write_bytes(
         zip_with(tmp_path / "whole.zip", "a/vocab.txt").read_bytes()[:-30]
     )
@@ -117,7 +117,7 @@ def test_simplified_vocabularies_equal_those_of_bert4keras(name):
         simplify_vocabulary(vocabulary, ["[PAD]", "[NEW]"])
 
 
-def test_counted_words_exclude_what_no_vocabulary_should_have():
+def test_counted_words_exclude_unsuitable_tokens():
     texts = ["我爱北京 ABC é\u3000\n", "北京\ue000\ud800\u200b\ufffd" + "x" * 201]
     want = {"我": 1, "爱": 1, "北京": 2, "abc": 1, "e": 1}
     assert count_words(texts, "word") == want
@@ -127,48 +127,48 @@ def test_counted_words_exclude_what_no_vocabulary_should_have():
 def test_counts_of_several_workers_can_be_added():
     texts = [case["text"] for case in golden("word/cases.json.gz")["single"]]
     for tokenization in ("word", "char"):
-        whole = count_words(texts, tokenization)
+        total = count_words(texts, tokenization)
         parts = [count_words(texts[start::3], tokenization) for start in range(3)]
-        assert sum(parts, Counter()) == whole
+        assert sum(parts, Counter()) == total
 
 
 def test_a_vocabulary_is_special_tokens_then_words_by_frequency():
     counts = {"中国": 5, "中": 3, "国家": 1, "ab": 2}
-    built = build_vocabulary(counts, LEAST + 4, "word")
+    built = build_vocabulary(counts, MIN_SIZE + 4, "word")
     assert built[:10] == [*SPECIAL_TOKENS, "中", "国", "中国", "##b", "a"]
     assert set(built[10:]) == {"ab"} | {p + c for p in ("", "##") for c in LETTERS} - {"##b", "a"}
-    assert len(built) == LEAST + 4  # 家 and 国家 are rarer
-    assert "中国" not in build_vocabulary(counts, LEAST + 4, "char")
-    assert len(build_vocabulary(counts, 10_000, "word")) == LEAST + 6
+    assert len(built) == MIN_SIZE + 4  # 家 and 国家 are less frequent
+    assert "中国" not in build_vocabulary(counts, MIN_SIZE + 4, "char")
+    assert len(build_vocabulary(counts, 10_000, "word")) == MIN_SIZE + 6
 
 
-def test_capitals_are_covered_where_there_are_any():
+def test_capital_letters_are_included_if_the_text_has_any():
     assert "Z" not in build_vocabulary({"abc": 1}, 1000, "char")
     assert {"Z", "##Z"} <= set(build_vocabulary({"aBc": 1}, 1000, "char"))
 
 
-def test_a_size_without_room_for_the_letters_is_refused():
-    assert len(build_vocabulary({}, LEAST, "word")) == LEAST
-    with pytest.raises(InputError, match=f"Give at least {LEAST}"):
-        build_vocabulary({}, LEAST - 1, "word")
+def test_a_size_too_small_for_the_letters_is_refused():
+    assert len(build_vocabulary({}, MIN_SIZE, "word")) == MIN_SIZE
+    with pytest.raises(InputError, match=f"Give at least {MIN_SIZE}"):
+        build_vocabulary({}, MIN_SIZE - 1, "word")
 
 
 @given(
     st.dictionaries(st.text("中国人民ab1éж", min_size=1, max_size=3), st.integers(1, 9)),
-    st.integers(LEAST, LEAST + 20),
+    st.integers(MIN_SIZE, MIN_SIZE + 20),
     st.sampled_from(["word", "char"]),
 )
-def test_built_vocabularies_depend_on_the_counts_alone(counts, size, tokenization):
+def test_built_vocabularies_depend_only_on_the_counts(counts, size, tokenization):
     built = build_vocabulary(counts, size, tokenization)
     assert built == build_vocabulary(dict(reversed(counts.items())), size, tokenization)
     assert len(built) == len(set(built)) <= size
     for word in counts.keys() & set(built):
-        for part in split(word):  # a character is in before any word that holds it
+        for part in split(word):  # a character comes before any word that contains it
             assert {part[0], *("##" + character for character in part[1:])} <= set(built)
 
 
 @pytest.mark.parametrize("tokenization", ["word", "char"])
-def test_built_vocabulary_writes_reads_and_leaves_little_unknown(tmp_path, tokenization):
+def test_a_built_vocabulary_has_few_unknown_tokens(tmp_path, tokenization):
     texts = [c["text"] for c in golden("word/cases.json.gz")["single"] if c["kind"] == "real"]
     built = build_vocabulary(count_words(texts, tokenization), 3000, tokenization)
     lines = "".join(f"{token}\n" for token in built)

@@ -28,7 +28,7 @@ class _Label(keras.losses.Loss):
 
 
 def toy():
-    """A compiled model whose loss at step s is the label that it is given."""
+    """Return a compiled model whose loss is the label."""
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(WarmupDecay(1.0, 0, len(LOSSES))), _Label())
     return model
@@ -46,7 +46,7 @@ def run(
     uniform_loss=4.0,
     **settings,
 ):
-    """Fit the toy from step `start`; hooks are (function, every)."""
+    """Fit the model from step `start` and return its metrics; hooks are (function, every)."""
     last = start + len(losses)
     span = {"start": start, "last": last}
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
@@ -86,7 +86,7 @@ def test_the_learning_rate_is_that_of_the_last_step(path):
 
 
 def test_a_resumed_run_writes_the_same_lines(path):
-    """Though it was interrupted between two lines, whose mean spans the interruption."""
+    """A resumed run logs the same lines, although it was interrupted between two of them."""
     model = toy()
     whole = run(path, model, LOSSES)
     state = {}
@@ -121,7 +121,10 @@ def test_a_line_of_the_first_step_alone_has_no_rate(path):
 
 
 def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
-    """The rate gives the time: 100 tokens a step."""
+    """MFU is FLOPs per second divided by the peak.
+
+    The speed gives the time of a step, because a step has 100 tokens.
+    """
     lines = run(path, toy(), LOSSES, flops_per_step=6e9, peak=3e12)
     assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
     for line in lines:
@@ -148,7 +151,10 @@ def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):
 
 @pytest.mark.parametrize(("every", "called"), [(1, [1, 2, 3, 4]), (3, [2, 3, 4])])
 def test_it_is_asked_after_every_step_whether_to_call(every, called):
-    """Where it calls anyway, too: a run that saves each step hears so that it is to end."""
+    """`also` is called after every step, even if the hook is due anyway.
+
+    So a run that saves at each step also notices that it has to end.
+    """
     asked, calls = [], []
 
     def also():
@@ -170,7 +176,7 @@ def test_a_line_is_on_the_disk_when_it_is_written(path):
 
 
 def test_hooks_find_the_weights_of_their_step(path):
-    """On JAX `fit` keeps them elsewhere between steps."""
+    """Hooks see the weights of their step, although `fit` on JAX keeps them elsewhere."""
     model, seen = toy(), []
     run(path, model, LOSSES, hooks=[(lambda step: seen.append(int(model.optimizer.iterations)), 4)])
     assert seen == [4, 8, 10]
@@ -187,7 +193,7 @@ def test_a_loss_that_is_nan_or_explodes_stops_the_run_at_once(path, bad):
 
 @pytest.mark.parametrize("uniform_loss", [4.0, 20.0])
 def test_a_loss_that_only_rises_is_no_explosion(path, uniform_loss):
-    """Up to three times that at the start, or twice that of a blind guess."""
+    """A loss up to three times the first one or twice the uniform loss does not stop the run."""
     highest = max(3 * LOSSES[0], 2 * uniform_loss)
     lines = run(path, toy(), [*LOSSES, 0.99 * highest], every=1, uniform_loss=uniform_loss)
     assert len(lines) == 11
@@ -239,18 +245,21 @@ def test_a_signal_after_the_check_waits_for_the_next_step():
     termination = Termination()
     termination.set_model(Model())
     termination.on_train_begin()
-    assert not termination.received()  # nothing is saved
+    assert not termination.received()  # so nothing is saved
     termination._receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
     assert not termination.stopped
-    assert termination.received()  # now it is
+    assert termination.received()  # now a checkpoint is saved
     termination.on_train_batch_end(1)
     assert termination.stopped
 
 
 @pytest.fixture
 def harmless():
-    """Handlers of SIGTERM and SIGUSR1 that do nothing: their own would end all tests, if late."""
+    """Handlers of SIGTERM and SIGUSR1 that do nothing.
+
+    With the default handlers, a late signal would kill the test process.
+    """
     numbers = (signal.SIGTERM, signal.SIGUSR1)
     before = [signal.signal(number, lambda *_: None) for number in numbers]
     yield [signal.getsignal(number) for number in numbers]
@@ -259,14 +268,14 @@ def harmless():
 
 
 def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch, harmless):
-    """There is no SIGBREAK here: another signal plays it."""
+    """SIGBREAK is handled like SIGTERM. It exists only on Windows, so SIGUSR1 replaces it."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
     for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
         with Termination() as termination:
             with pytest.raises(TerminatedError, match=name):
                 signal.raise_signal(number)
             termination.training = True
-            signal.raise_signal(number)  # a step is under way: it is waited for
+            signal.raise_signal(number)  # during a step, the signal is only recorded
             assert termination.received()
             assert termination.signal == name
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == harmless

@@ -30,7 +30,7 @@ SIZES = {
 
 
 def compiled(optimizer="adamw", **changes):
-    """A new model, of other random numbers every time."""
+    """Return a new compiled model with random weights."""
     model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
     config = OptimizerConfig(optimizer, learning_rate=0.01)
     optimizer = make_optimizer(config, model.trainable_variables, steps=10)
@@ -75,11 +75,11 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
 
 
-@pytest.mark.slow  # its quick sister is in test_adamw.py
+@pytest.mark.slow  # test_adamw.py has a similar quick test
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
-    """Dropout, the optimizer's memory, its step and the mean loss included."""
+    """A restored run continues exactly: dropout, optimizer state, step and mean loss."""
     keras.utils.set_random_seed(2)
     model = compiled(optimizer)
     train(model, 0, 3)
@@ -127,7 +127,10 @@ def test_the_last_few_are_kept(trained, tmp_path):
 
 
 def test_a_damaged_checkpoint_of_a_later_step_gives_way(trained, tmp_path):
-    """Else the newest would be the one that could not be read."""
+    """Saving removes damaged checkpoints of later steps.
+
+    Otherwise an unreadable checkpoint would remain the newest.
+    """
     for step in (10, 20):
         save_checkpoint(tmp_path, RunState(step, "rows"), trained, keep=2)
     save_checkpoint(tmp_path, RunState(15, "rows"), trained, keep=1)

@@ -32,7 +32,7 @@ def write_lines(path, lines, end=""):
 
 
 def write_run(folder, lines=(), evaluations=(), **settings):
-    """A folder as `pretrain` leaves it, or with `epochs` `finetune`: no file without content."""
+    """Write a run folder of `pretrain`, or of `finetune` with `epochs`, without empty files."""
     folder.mkdir(parents=True, exist_ok=True)
     files = {"metrics.jsonl": lines, "evaluations.jsonl": evaluations}
     for name, content in files.items():
@@ -61,7 +61,10 @@ def shown(*folders, width=100):
 
 
 def columns(text):
-    """What a terminal takes, by another road than the code's: Chinese and full-width are two."""
+    """Return the width of a text in a terminal: two columns for wide characters.
+
+    This is independent of the code under test.
+    """
     return len(text) + len(re.findall(r"[\u3000-\u30ff\u4e00-\u9fff\uff00-\uff60]", text))
 
 
@@ -95,7 +98,7 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
     [
         ([32, 32, 32], (1.5, 10)),
         ([32, 64, 64], (1.75, 30)),
-        ([32, 64, 32], (1.75, 30)),  # begun anew, whatever there was before
+        ([32, 64, 32], (1.75, 30)),  # only evaluations since the last change of length count
     ],
 )
 def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best):
@@ -152,7 +155,7 @@ def test_the_state_is_how_far_a_run_is(tmp_path, lines, evaluations, settings, s
 
 
 def test_runs_without_figures_are_shown(tmp_path):
-    """Not yet begun, with one line, one evaluation, a held-out loss of none, other keys."""
+    """Runs with missing files, missing values or old keys are shown with dashes."""
     write_run(tmp_path / "a", steps=10)
     write_run(tmp_path / "b", losses(2.0))
     write_run(tmp_path / "c", [], [held_out(0, 9.0)], steps=10)
@@ -215,11 +218,11 @@ def test_tasks_with_other_metrics_have_tables_of_their_own(tmp_path):
 
 def test_of_several_trainings_the_one_at_work_is_shown(tmp_path):
     run = write_run(tmp_path / "run", epochs=2)
-    for number, name in enumerate(["rate-2-seed-0", "rate-1-seed-0"]):  # begun in this order
+    for number, name in enumerate(["rate-2-seed-0", "rate-1-seed-0"]):  # in the order of start
         folder = write_run(run / "trials" / name, losses(1.0 + number))
         os.utime(folder / "metrics.jsonl", (number, number))
     assert shown(run)[1] == "run   at step 10, training 2  2.0000"
-    write_lines(run / "metrics.jsonl", losses(0.5))  # of the best
+    write_lines(run / "metrics.jsonl", losses(0.5))  # copied from the best trial
     write_report(run, valid=FIGURES)
     assert shown(run)[1] == "run   finished at step 10  0.5000"
 
@@ -320,7 +323,10 @@ def test_names_that_are_no_text_are_spelled_out(tmp_path):
 
 
 def test_settings_are_shown_where_they_differ(tmp_path):
-    """Each value with the runs that have it; an earlier version's run may lack a setting."""
+    """Settings that differ are listed with the runs of each value.
+
+    A run of an earlier version may lack a setting.
+    """
     same = {"steps": 10, "corpus": ["a", "b"]}
     write_run(tmp_path / "base", seed=0, learning_rate=3e-5, dropout=None, **same)
     write_run(tmp_path / "fast", seed=0, learning_rate=0.001, dropout=0.1, rows=None, **same)
@@ -379,7 +385,7 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
         assert any(line.startswith(f"第{number:02}次实验 ") for line in lines)
 
 
-# --- What the trainings write ------------------------------------------------------------------
+# --- Files written by the training commands ----------------------------------------------------
 
 
 def test_it_reads_what_the_commands_write(tmp_path):

@@ -8,7 +8,7 @@ from roformer_tf.training.devices import choose_jit, choose_precision
 
 @pytest.fixture
 def machine(monkeypatch):
-    """machine(accelerated, bfloat16): with a GPU or without, with a CPU for bfloat16 or without."""
+    """A function that simulates a machine with or without a GPU and fast bfloat16 on the CPU."""
 
     def pretend(accelerated, bfloat16=False):
         monkeypatch.setattr(devices, "accelerators", lambda: ["a GPU"] if accelerated else [])
@@ -64,7 +64,7 @@ def test_this_machine_has_a_policy_that_keras_knows():
 
 
 def test_tensorflow_on_a_gpu_runs_plain_forms_under_xla(monkeypatch):
-    """All that is chosen by the device, of one GPU that TensorFlow is made to believe in."""
+    """On a simulated GPU, TensorFlow uses bfloat16, XLA and the plain implementations."""
     tensorflow = pytest.importorskip("tensorflow")
     monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
     config = tensorflow.config

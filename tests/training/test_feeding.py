@@ -14,7 +14,7 @@ TOKENIZER = RoFormerTokenizer({token: i for i, token in enumerate((*SPECIALS, "�
 
 
 class Lengths(keras.Model):
-    """Its logits are 0; it keeps the lengths of the batches that it is trained on."""
+    """A model that accepts batches of any length; its logits are its bias."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,10 @@ class Lengths(keras.Model):
 
 @pytest.mark.parametrize("order", [(5, 5, 100, 30), (100, 5, 5, 30)], ids=["short first", "mixed"])
 def test_batches_of_any_length_follow_each_other(order):
-    """Keras alone would take the first two batches' length for that of all."""
+    """Batches of different lengths can follow each other.
+
+    Keras would otherwise infer a static length from the first two batches.
+    """
     examples = [
         Example(("好差"[number % 2] * length,), "好差"[number % 2], "")
         for number, length in enumerate(np.repeat(order, 2).tolist())
@@ -37,7 +40,7 @@ def test_batches_of_any_length_follow_each_other(order):
     targets = task.labelling.row_targets(encoded, examples)
     model = Lengths()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    for seed in range(6):  # among them one whose first two batches are of one length
+    for seed in range(6):  # for one of these seeds, the first two batches have equal lengths
         batches = RowBatches(encoded, *targets).batches(2, seed)
         steps = -(-len(encoded.token_ids) // 2)
         history = model.fit(fed(prefetched(batches)), steps_per_epoch=steps, verbose=0)

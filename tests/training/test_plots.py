@@ -30,7 +30,7 @@ def glyph_warnings_are_errors(pictures):
 
 @pytest.fixture
 def drawn(monkeypatch) -> list[Figure]:
-    """The figures as they were when they were saved."""
+    """The list of saved figures."""
     figures: list[Figure] = []
     save = Figure.savefig
 
@@ -43,7 +43,7 @@ def drawn(monkeypatch) -> list[Figure]:
 
 
 def ink(folder, text: str) -> np.ndarray:
-    """Pixels of a picture that holds nothing but the text, drawn as every plot draws text."""
+    """Return the pixels of a plot that contains only this text."""
     target = folder / "text.png"
     with plots.drawing(target, width=1, height=1) as figure:
         figure.text(0.2, 0.2, text, fontsize=40)
@@ -53,7 +53,7 @@ def ink(folder, text: str) -> np.ndarray:
 def test_chinese_is_drawn_as_characters_not_boxes(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        box = ink(tmp_path, "\uffff")  # no font has it
+        box = ink(tmp_path, "\uffff")  # no font has this character, so a box is drawn
     drawings = [box, *(ink(tmp_path, character) for character in "中国囗")]
     for number, item in enumerate(drawings):
         assert (item < 0.5).any()

@@ -7,7 +7,7 @@ from roformer_tf.training.optimizers import WarmupDecay
 @pytest.mark.parametrize(
     ("step", "share"),
     [
-        (0, 1 / 10),  # the first step moves
+        (0, 1 / 10),  # not 0 in the first step
         (1, 2 / 10),
         (8, 9 / 10),
         (9, 1.0),
@@ -15,7 +15,7 @@ from roformer_tf.training.optimizers import WarmupDecay
         (11, 89 / 90),
         (55, 0.5),
         (98, 2 / 90),
-        (99, 1 / 90),  # and so does the last
+        (99, 1 / 90),  # nor in the last
         (100, 0.0),
         (150, 0.0),
     ],
@@ -47,7 +47,7 @@ def test_the_schedule_survives_serialization():
 @pytest.mark.parametrize("shape", [(1e-3, 3, 20), (5e-4, 0, 7), (2e-5, 4, 50)])
 @pytest.mark.parametrize("decay", [None, 0])
 def test_an_adjusted_schedule_is_that_of_the_numbers_it_was_given(shape, decay):
-    """In a compiled function, which is traced once."""
+    """An adjusted schedule equals a new one, without retracing a compiled function."""
     schedule, traced = WarmupDecay(1.0, 2, 10), []
     schedule.numbers = keras.Variable([0.0] * 4, trainable=False)
 

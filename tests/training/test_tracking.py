@@ -19,7 +19,7 @@ def offline(monkeypatch):
 
 @pytest.fixture
 def actual(monkeypatch):
-    """[((project, identity of the run), line), …] that the real package receives."""
+    """A list of ((project, run id), line) with all lines that wandb receives."""
     import wandb
 
     lines, log = [], wandb.Run.log
@@ -99,7 +99,7 @@ LINES = [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 1.5, "held_out_by_corpus"
 
 
 def track_twice(tracker, project, output):
-    """Two lines in a run, and one more in the run that resumes it."""
+    """Log two lines in a run and one more in a resumed run that fails; return the run's id."""
     settings = {"length": 64, "corpus": ["a.txt"], "rows": None}
     with tracked(tracker, project, output, settings) as track:
         for line in LINES:
@@ -112,7 +112,7 @@ def track_twice(tracker, project, output):
 
 @pytest.mark.clients
 def test_mlflow_has_every_line(tmp_path, monkeypatch):
-    """In MLflow's store of files."""
+    """MLflow's file store has every line of a resumed run."""
     mlflow = pytest.importorskip("mlflow")
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
@@ -133,7 +133,7 @@ def test_mlflow_has_every_line(tmp_path, monkeypatch):
 
 @pytest.mark.clients
 def test_swanlab_has_every_line(tmp_path, monkeypatch):
-    """In its files, to be sent later by `swanlab sync`."""
+    """SwanLab's offline files, for `swanlab sync`, have every line of a resumed run."""
     swanlab = pytest.importorskip("swanlab")
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     lines, log = [], swanlab.Run.log

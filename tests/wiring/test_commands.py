@@ -1,4 +1,4 @@
-"""What a command is given reaches the part that it is for, in every command that takes it."""
+"""Settings of a command reach the code that uses them, in every command that has the setting."""
 
 from threading import Event
 from types import SimpleNamespace
@@ -27,26 +27,26 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, eagerly):
-    """A folder of each kind of model, an index, and the weights of the one of vectors."""
-    room = tmp_path_factory.mktemp("models")
+    """A folder with one model of each kind, an index, and the embedding model itself."""
+    folder = tmp_path_factory.mktemp("models")
     task = Classification(labels=("坏", "好"), label_column="label")
     vectors = Model()
-    vectors.save(Vectors(), room / "vectors")
-    random_writer(room / "writer")
-    documents = write(room / "documents.txt", random_texts(5, 3))
-    result = ["--model", room / "vectors", "--documents", documents, "--index", room / "index"]
+    vectors.save(Vectors(), folder / "vectors")
+    random_writer(folder / "writer")
+    documents = write(folder / "documents.txt", random_texts(5, 3))
+    result = ["--model", folder / "vectors", "--documents", documents, "--index", folder / "index"]
     with eagerly():
         assert main(["search", *map(str, result)]) == 0
     return SimpleNamespace(
-        labels=save_random_models({"labels": task}, room)["labels"],
-        vectors=room / "vectors",
-        writer=room / "writer",
-        index=room / "index",
+        labels=save_random_models({"labels": task}, folder)["labels"],
+        vectors=folder / "vectors",
+        writer=folder / "writer",
+        index=folder / "index",
         weights=vectors,
     )
 
 
-COMMANDS = {  # the words of a command, the flag of its file, and what its output is called
+COMMANDS = {  # name: words of the command, flag of its input, name of its output
     "predict": lambda x: (["predict", x.labels, "--engine", "onnx"], "--input", "out.tsv"),
     "evaluate": lambda x: (["evaluate", x.labels, "--engine", "onnx"], "--data", "out.json"),
     "embed": lambda x: (["embed", x.vectors], "--input", "out.npy"),
@@ -69,18 +69,18 @@ COMMANDS = {  # the words of a command, the flag of its file, and what its outpu
 }
 
 
-def output_of(name, models, file, room, *flags):
-    """What a command writes about a file."""
+def output_of(name, models, file, folder, *flags):
+    """Run a command on a file and return its output."""
     words, flag, output = COMMANDS[name](models)
-    words = [*words, flag, file, "--output", room / output, *flags]
+    words = [*words, flag, file, "--output", folder / output, *flags]
     assert main(list(map(str, words))) == 0
     if output.endswith(".npy"):
-        return np.load(room / output)
-    return (room / output).read_text("utf-8").replace(str(file), "")
+        return np.load(folder / output)
+    return (folder / output).read_text("utf-8").replace(str(file), "")
 
 
 def columns(name, seed):
-    """A header and rows that the command takes."""
+    """A header and rows in the format that the command reads."""
     texts = random_texts(4, seed)
     if name == "evaluate":
         return [("text", "label"), *((text, "好") for text in texts)]
@@ -109,29 +109,29 @@ def test_a_sheet_is_read_by_every_command(name, models, tmp_path):
 
 @pytest.fixture
 def largest(monkeypatch):
-    """largest() → the most rows that a graph was given at once since it was last asked."""
-    seen = [0]
+    """largest() → the size of the largest batch that a graph computed since the last call."""
+    sizes = [0]
     call = GraphModel.__call__
 
     def counted(self, rows):
-        seen.append(len(rows["token_ids"]))
+        sizes.append(len(rows["token_ids"]))
         return call(self, rows)
 
     def largest():
-        most = max(seen)
-        seen[:] = [0]
-        return most
+        size = max(sizes)
+        sizes[:] = [0]
+        return size
 
     monkeypatch.setattr(GraphModel, "__call__", counted)
     return largest
 
 
-BY_GRAPHS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "serve"]
+GRAPH_COMMANDS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "serve"]
 
 
-@pytest.mark.parametrize("name", sorted(BY_GRAPHS))
-def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path, largest):
-    """Of 24 texts of one length."""
+@pytest.mark.parametrize("name", sorted(GRAPH_COMMANDS))
+def test_batches_are_no_larger_than_the_batch_size(name, models, tmp_path, largest):
+    """Use 24 texts of equal length, so that only --batch-size limits the batches."""
     pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
     texts = random_texts(24, 4, 9, 10)
 
@@ -147,13 +147,13 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
             largest()
             post(app, ("/embed", {"texts": texts}))
         else:
-            head = columns(name, 0)[0]
+            header = columns(name, 0)[0]
             table = write(
                 tmp_path / "texts.tsv",
-                ["\t".join(head)]
+                ["\t".join(header)]
                 + [
                     "\t".join(
-                        [text] if len(head) == 1 else [text, "好" if "label" in head else text]
+                        [text] if len(header) == 1 else [text, "好" if "label" in header else text]
                     )
                     for text in texts
                 ],
@@ -165,28 +165,28 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
 
 
 @pytest.mark.slow
-def test_paraphrases_are_decided_by_their_own_request(released):
-    """Of one batch, in which each asks for another number."""
+def test_each_request_gets_its_own_number_of_paraphrases(released):
+    """Requests in one batch may ask for different numbers of paraphrases."""
     served = served_generator(released("sim_char"))
     texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
     config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)
 
     def write_batch(numbers):
-        drafts = [
+        jobs = [
             GenerationJob(
                 texts[i], served.model.encode_prompt(texts[i]), config, 0, counts[i], Event()
             )
             for i in numbers
         ]
-        by_place = {}
-        generate_batch(served, drafts, by_place.__setitem__)
+        by_index = {}
+        generate_batch(served, jobs, by_index.__setitem__)
         return [
-            [{"text": item.text, "score": item.score} for item in by_place[place]]
-            for place in range(len(numbers))
+            [{"text": item.text, "score": item.score} for item in by_index[index]]
+            for index in range(len(numbers))
         ]
 
     together = write_batch(range(4))
-    assert [len(each) for each in together] == [2, 8, 5, 1]
+    assert [len(results) for results in together] == [2, 8, 5, 1]
     alone = [write_batch([number])[0] for number in range(4)]
-    rest = [each[: len(alone[0])] for each in alone]
+    rest = [results[: len(alone[0])] for results in alone]
     assert_wired(together, alone, {"the first one's number": rest}, atol=1e-3)

@@ -1,5 +1,7 @@
-"""What `finetune` reports is what the model then predicts, by whichever engine; and a training that
-was interrupted ends as one that was not."""
+"""Reports of `finetune` equal the model's predictions in every engine, and interrupted runs resume.
+
+An interrupted run must end with the losses, metrics and weights of an uninterrupted one.
+"""
 
 import csv
 import json
@@ -30,12 +32,12 @@ ENGINES = {"keras": None, "onnx": "onnxruntime", "openvino": "openvino"}
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """An encoder of random weights, with dropout."""
+    """An encoder with random weights and dropout."""
     keras.utils.set_random_seed(3)
     tokenizer = tokenizer_of()
     encoder = RoFormerEncoder(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
@@ -51,25 +53,25 @@ def texts(count, seed):
 
 
 def labels(text):
-    """Several, each by a letter of the text."""
+    """Several labels, each for one letter in the text."""
     return tuple(label for label, letter in zip("丙甲乙", "今我学", strict=True) if letter in text)
 
 
 def tags(text):
-    """A word begins at each letter of the first half."""
+    """A word begins at each letter from the first half of the alphabet."""
     first = [letter in LETTERS[: len(LETTERS) // 2] for letter in text]
-    seen = np.maximum.accumulate(first)
-    return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, seen, strict=True))
+    started = np.maximum.accumulate(first)
+    return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, started, strict=True))
 
 
 def pairs(count, seed):
-    """Two texts each, and whether most letters of the second are in the first."""
-    both = zip(texts(count, seed), texts(count, seed + 50), strict=True)
-    return [(a, b, "是" if len({*b} - {*a}) < len({*b}) / 2 else "否") for a, b in both]
+    """Pairs of texts, labelled by whether most letters of the second are in the first."""
+    text_pairs = zip(texts(count, seed), texts(count, seed + 50), strict=True)
+    return [(a, b, "是" if len({*b} - {*a}) < len({*b}) / 2 else "否") for a, b in text_pairs]
 
 
 def write(path, count, seed):
-    """Labelled texts, as the kind of the file has them."""
+    """Write labelled texts in the format of the file's suffix."""
     if path.suffix == ".csv":
         lines = [",".join(row) for row in [("a", "b", "label"), *pairs(count, seed)]]
         path.write_text("\n".join(lines), encoding="utf-8")
@@ -83,7 +85,7 @@ def write(path, count, seed):
     return path
 
 
-TASKS = {  # flags, and the fields of the task as they are where a setting is not read
+TASKS = {  # flags, and the task's fields if the setting were ignored
     "thresholds": (
         ["--task", "multilabel", "--label-separator", ";", "--class-weights", "balanced"],
         {"thresholds": ()},
@@ -98,19 +100,22 @@ TASKS = {  # flags, and the fields of the task as they are where a setting is no
 
 @pytest.fixture(scope="module")
 def trained(checkpoint, tmp_path_factory):
-    """trained("crf") → its command, which is trained at the first call and then only reports."""
+    """trained("crf") → the folder and the command.
+
+    Its first call trains, later ones only report.
+    """
 
     @cache
     def make(name):
-        room = tmp_path_factory.mktemp("run")
+        folder = tmp_path_factory.mktemp("run")
         suffix = {"crf": ".conll", "segments": ".csv"}.get(name, ".tsv")
         sizes = {"train": 32, "valid": 16, "test": 16}
         files = [
-            (f"--{part}", write(room / f"{part}{suffix}", count, seed))
+            (f"--{part}", write(folder / f"{part}{suffix}", count, seed))
             for seed, (part, count) in enumerate(sizes.items())
         ]
         flags = [
-            *("--checkpoint", checkpoint, "--output", room / "run", "--epochs", 2),
+            *("--checkpoint", checkpoint, "--output", folder / "run", "--epochs", 2),
             *(
                 "--batch-size",
                 16,
@@ -123,29 +128,33 @@ def trained(checkpoint, tmp_path_factory):
             ),
             *(word for pair in files for word in pair),
         ]
-        return room, ["finetune", *map(str, flags), *TASKS[name][0], "--no-baseline"]
+        return folder, ["finetune", *map(str, flags), *TASKS[name][0], "--no-baseline"]
 
     return make
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", TASKS)
-def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
-    case, engine, trained, monkeypatch
-):
+def test_reported_metrics_equal_the_models_in_every_engine(case, engine, trained, monkeypatch):
     if ENGINES[engine] and not find_spec(ENGINES[engine]):
         pytest.skip(f"needs {ENGINES[engine]}")
     monkeypatch.setattr(choice, "installed", lambda name: name == engine)
-    room, command = trained(case)
+    folder, command = trained(case)
     assert main(command) == 0
-    report = json.loads((room / "run" / "report.json").read_text("utf-8"))
+    report = json.loads((folder / "run" / "report.json").read_text("utf-8"))
     assert report["answered_by"] == {"engine": engine, "precision": "float32"}
-    model, tokenizer, task = load_finetuned(room / "run" / "model")
-    kept = json.loads((room / "run" / "model" / "tokenizer_config.json").read_text("utf-8"))
-    assert kept["model_max_length"] == task.max_length < model.config.max_position_embeddings
-    assert tokenizer.units == {"crf": "characters"}.get(case)  # what other programs tokenize
+    model, tokenizer, task = load_finetuned(folder / "run" / "model")
+    tokenizer_config = json.loads(
+        (folder / "run" / "model" / "tokenizer_config.json").read_text("utf-8")
+    )
+    assert (
+        tokenizer_config["model_max_length"]
+        == task.max_length
+        < model.config.max_position_embeddings
+    )
+    assert tokenizer.units == {"crf": "characters"}.get(case)  # for other programs that tokenize
     task = task.decoding.with_weights(model)
-    with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
+    with (folder / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
     want, wrong = (
         figures_and_rows(model, tokenizer, variant, case)
@@ -158,16 +167,16 @@ def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
 
 
 def figures_and_rows(model, tokenizer, task, case):
-    """The figures of validation and test set, and the predictions for the test set."""
+    """The metrics of the validation and test set, and the predictions for the test set."""
     figures = {}
     for part, seed in (("valid", 1), ("test", 2)):
-        asked, gold = [(x,) for x in texts(16, seed)], [labels(x) for x in texts(16, seed)]
+        examples, gold = [(x,) for x in texts(16, seed)], [labels(x) for x in texts(16, seed)]
         if case == "crf":
             gold = [tags(x) for x in texts(16, seed)]
         elif case == "segments":
-            asked, gold = zip(*((x[:2], x[2]) for x in pairs(16, seed)), strict=True)
-        asked = [task.labelling.for_prediction(Example(x, None, "")) for x in asked]
-        actual = predict(model, tokenizer, task, asked)
+            examples, gold = zip(*((x[:2], x[2]) for x in pairs(16, seed)), strict=True)
+        examples = [task.labelling.for_prediction(Example(x, None, "")) for x in examples]
+        actual = predict(model, tokenizer, task, examples)
         figures[part] = task.metrics.compute(gold, actual)
     if case == "crf":
         return [figures, [" ".join(item.label) for item in actual]]
@@ -175,12 +184,12 @@ def figures_and_rows(model, tokenizer, task, case):
 
 
 def joined(label):
-    """A label, or several as in a cell."""
+    """A label, or several labels as in one cell of a table."""
     return label if isinstance(label, str) else ";".join(label)
 
 
 def plain(row):
-    """The tags of a row of predictions.tsv, or its labels and the probability of each."""
+    """The tags in a row of predictions.tsv, or its labels and their probabilities."""
     if "tags" in row:
         return row["tags"]
     label = row["labels" if "labels" in row else "label"]
@@ -189,7 +198,7 @@ def plain(row):
 
 @pytest.fixture(scope="module")
 def flags(checkpoint, tmp_path_factory):
-    """flags(output) of a training of two epochs of four steps, saved every other step."""
+    """flags(output) → flags of a run of two epochs of four steps, saved every second step."""
     train = write(tmp_path_factory.mktemp("data") / "train.tsv", 32, 0)
     valid = write(train.with_name("valid.tsv"), 16, 1)
     settings = {
@@ -211,17 +220,15 @@ def flags(checkpoint, tmp_path_factory):
 
 
 def result(run, untimed):
-    """What a training leaves: the loss of each step, the figures of each epoch, the weights."""
+    """The outcome of a run: the loss of each step, the metrics of each epoch, and the weights."""
     losses = [line["loss"] for line in untimed(run / "metrics.jsonl")]
     figures = untimed(run / "evaluations.jsonl")
     return losses, figures, (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
-    flags, tmp_path, monkeypatch, untimed
-):
-    whole, run = (tmp_path / name for name in ("whole", "run"))
-    assert main(flags(whole)) == 0
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(flags, tmp_path, monkeypatch, untimed):
+    uninterrupted, run = (tmp_path / name for name in ("whole", "run"))
+    assert main(flags(uninterrupted)) == 0
     save = trial.save_checkpoint
 
     def interrupted(folder, state, *rest, **settings):
@@ -234,6 +241,6 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
         assert main(flags(run)) == 130
     assert not (run / "model").exists()
     assert main(flags(run)) == 0
-    assert result(run, untimed) == result(whole, untimed)
-    losses = result(whole, untimed)[0]
-    assert len(set(losses)) == len(losses) == 8  # other batches would show
+    assert result(run, untimed) == result(uninterrupted, untimed)
+    losses = result(uninterrupted, untimed)[0]
+    assert len(set(losses)) == len(losses) == 8  # so that wrong batches are detected

@@ -1,7 +1,7 @@
-"""What is kept with a fine-tuned model × every way to have it answer: all give the same answers.
+"""Each setting that is stored with a fine-tuned model is used by every way to predict.
 
-Each model has one setting on which its answers to these texts depend. The reference is the model as
-it was before it was saved; the same model without the setting gives other answers.
+Each model has one setting that its predictions for these texts depend on. The reference is the
+model before it is saved. Without the setting, the same model predicts something else.
 """
 
 import json
@@ -55,21 +55,21 @@ def tokenizer(lower_case=True):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the mistake that the table is about."""
+    """A model with a setting, and the mistake of ignoring the setting."""
 
     task: Any
-    lost: dict = field(default_factory=dict)
-    """Fields of the task as they are where the setting is not read."""
+    without: dict = field(default_factory=dict)
+    """Fields of the task if the setting were ignored."""
     config: dict = field(default_factory=dict)
-    lost_model: Any = None
-    """model → what answers in its place where the setting is not read."""
+    model_without: Any = None
+    """model → a substitute that predicts as if the setting were ignored."""
     tokenizer: Any = field(default_factory=tokenizer)
-    lost_tokenizer: Any = None
+    tokenizer_without: Any = None
     texts: list = field(default_factory=lambda: TEXTS)
 
 
 def by_first_token(model):
-    """A classifier whose pooling is the mean, as if it were the first token."""
+    """A classifier with mean pooling, computed as if it used the first token."""
     head = model.parts()["classifier"].out_proj
 
     def logits(rows):
@@ -82,77 +82,79 @@ def by_first_token(model):
 SHORT = {"labels": ABC, "max_length": 8}
 CASES = {
     "thresholds": Case(
-        Multilabel(labels=ABC, thresholds=(0.9, 0.1, 0.35)), lost={"thresholds": ()}
+        Multilabel(labels=ABC, thresholds=(0.9, 0.1, 0.35)), without={"thresholds": ()}
     ),
-    "max_length": Case(Classification(**SHORT), lost={"max_length": 512}),
-    "windows": Case(Classification(**SHORT, long_texts="windows"), lost={"long_texts": "head"}),
-    "head-tail": Case(Classification(**SHORT, long_texts="head-tail"), lost={"long_texts": "head"}),
-    "label order": Case(Classification(labels=ABC), lost={"labels": tuple(sorted(ABC))}),
+    "max_length": Case(Classification(**SHORT), without={"max_length": 512}),
+    "windows": Case(Classification(**SHORT, long_texts="windows"), without={"long_texts": "head"}),
+    "head-tail": Case(
+        Classification(**SHORT, long_texts="head-tail"), without={"long_texts": "head"}
+    ),
+    "label order": Case(Classification(labels=ABC), without={"labels": tuple(sorted(ABC))}),
     "order of tags": Case(
-        Tagging(labels=("I-LOC", "O", "B-LOC")), lost={"labels": tuple(sorted(BIO))}
+        Tagging(labels=("I-LOC", "O", "B-LOC")), without={"labels": tuple(sorted(BIO))}
     ),
-    "scheme": Case(Tagging(labels=BIO, scheme="IOB2"), lost={"scheme": ""}),
+    "scheme": Case(Tagging(labels=BIO, scheme="IOB2"), without={"scheme": ""}),
     "crf": Case(
-        Tagging(labels=BIO, scheme="IOB2", crf=True), lost={"crf": False}, config={"crf": True}
+        Tagging(labels=BIO, scheme="IOB2", crf=True), without={"crf": False}, config={"crf": True}
     ),
     "words are units": Case(
-        Tagging(labels=BIO, spaced_units=True), lost={"spaced_units": False}, texts=SPACED
+        Tagging(labels=BIO, spaced_units=True), without={"spaced_units": False}, texts=SPACED
     ),
     "mean and deviation": Case(
-        Regression(mean=3.0, deviation=1.5), lost={"mean": 0.0, "deviation": 1.0}
+        Regression(mean=3.0, deviation=1.5), without={"mean": 0.0, "deviation": 1.0}
     ),
     "text columns": Case(
-        Pair(labels=("1", "0"), text_columns=("问", "答")), lost={"text_columns": ("答", "问")}
+        Pair(labels=("1", "0"), text_columns=("问", "答")), without={"text_columns": ("答", "问")}
     ),
     "pooling": Case(
-        Classification(labels=ABC), config={"pooling": "mean"}, lost_model=by_first_token
+        Classification(labels=ABC), config={"pooling": "mean"}, model_without=by_first_token
     ),
     "lower case": Case(
-        Classification(labels=ABC), tokenizer=tokenizer(False), lost_tokenizer=tokenizer(True)
+        Classification(labels=ABC), tokenizer=tokenizer(False), tokenizer_without=tokenizer(True)
     ),
 }
 
 
-class Answers(NamedTuple):
-    """What a model predicts for the examples of a case."""
+class Predictions(NamedTuple):
+    """A model's predictions for the examples of a case."""
 
     predictions: list
     plain: list
-    """The same as `plain` gives it."""
+    """The predictions in the common format of `plain`."""
 
 
 @dataclass
 class Prepared:
-    """A model's folder, its reference, and what the mistake would give."""
+    """A model's folder, its reference predictions, and those without the setting."""
 
     folder: Path
     task: Any
     examples: list
-    want: Answers
-    wrong: Answers
+    want: Predictions
+    wrong: Predictions
 
     @cached_property
     def export(self):
-        """The folder of its export to ONNX."""
+        """The folder of the model's ONNX export."""
         folder = self.folder.with_name("export")
         assert main(["export", str(self.folder), "--to", "onnx", "--output", str(folder)]) == 0
         return folder
 
-    def figure(self, answers):
-        """How good predictions are where the right ones are the labels."""
+    def metric_value(self, model_predictions):
+        """The metric of predictions if the reference predictions were the labels."""
         gold = [item.label for item in self.want.predictions]
-        return self.task.metrics.compute(gold, answers.predictions)[self.metric]
+        return self.task.metrics.compute(gold, model_predictions.predictions)[self.metric]
 
     @property
     def metric(self):
-        """One that depends on the setting."""
-        known = {"multilabel": "micro_f1", "tagging": "f1", "regression": "mae"}
-        return known.get(self.task.name, "accuracy")
+        """A metric that depends on the setting."""
+        metrics = {"multilabel": "micro_f1", "tagging": "f1", "regression": "mae"}
+        return metrics.get(self.task.name, "accuracy")
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory, eagerly):
-    """prepared("crf") → the case with its answers, each computed once."""
+    """prepared("crf") → the case with its predictions, computed once."""
 
     @cache
     def make(name):
@@ -165,13 +167,15 @@ def prepared(tmp_path_factory, eagerly):
             make_labels_vary(model, case, texts)
         folder = tmp_path_factory.mktemp("kept") / "model"
         LabelledDataset([], task).save_model(model, folder)
-        other = case.lost_model(model) if case.lost_model else model
-        lost = replace(task, **case.lost)
-        swapped = "text_columns" in case.lost
+        mistaken = case.model_without(model) if case.model_without else model
+        without = replace(task, **case.without)
+        swapped = "text_columns" in case.without
         with eagerly():
-            want = answers_of(model, case.tokenizer, task.decoding.with_weights(model), texts)
-            taken = [pair[::-1] for pair in texts] if swapped else texts
-            wrong = answers_of(other, case.lost_tokenizer or case.tokenizer, lost, taken)
+            want = predictions_of(model, case.tokenizer, task.decoding.with_weights(model), texts)
+            inputs = [pair[::-1] for pair in texts] if swapped else texts
+            wrong = predictions_of(
+                mistaken, case.tokenizer_without or case.tokenizer, without, inputs
+            )
         examples = [task.labelling.for_prediction(Example(item, None, "")) for item in texts]
         return Prepared(folder, task, examples, want, wrong)
 
@@ -179,7 +183,7 @@ def prepared(tmp_path_factory, eagerly):
 
 
 def make_labels_vary(model, case, texts):
-    """Set the head's bias such that all labels are predicted, and all weights of a CRF."""
+    """Set the head's bias so that all labels are predicted, and set the weights of a CRF."""
     rng = np.random.default_rng(1)
     weights = model.named_variables()
     for key, variable in weights.items():
@@ -198,53 +202,53 @@ def make_labels_vary(model, case, texts):
     )
 
 
-def answers_of(model, tokenizer, task, texts):
+def predictions_of(model, tokenizer, task, texts):
     examples = [task.labelling.for_prediction(Example(item, None, "")) for item in texts]
     actual = predict(model, tokenizer, task, examples)
-    answers = [task.decoding.as_json(*each) for each in zip(examples, actual, strict=True)]
-    return Answers(actual, list(map(plain, answers)))
+    results = [task.decoding.as_json(*pair) for pair in zip(examples, actual, strict=True)]
+    return Predictions(actual, list(map(plain, results)))
 
 
-def plain(answer):
-    """An answer of any of the ways: tags, a number, or the labels and the probabilities."""
-    if "tags" in answer:
-        return [tag if isinstance(tag, str) else tag["label"] for tag in answer["tags"]]
-    if "score" in answer:
-        return answer["score"]
-    scores = answer.get("scores") or {
-        key[2:-1]: x for key, x in answer.items() if key.startswith("p(")
+def plain(prediction):
+    """A prediction in a common format: tags, a number, or the labels and their probabilities."""
+    if "tags" in prediction:
+        return [tag if isinstance(tag, str) else tag["label"] for tag in prediction["tags"]]
+    if "score" in prediction:
+        return prediction["score"]
+    scores = prediction.get("scores") or {
+        key[2:-1]: x for key, x in prediction.items() if key.startswith("p(")
     }
-    label = answer.get("label", answer.get("labels"))
+    label = prediction.get("label", prediction.get("labels"))
     return [label if isinstance(label, str) else sorted(label), scores]
 
 
-def exact(folder):
-    """The precision to ask for: an export has its own."""
+def precision_of(folder):
+    """The precision to request. An export has a fixed one."""
     return None if (folder / "model.onnx").exists() else "float32"
 
 
-def computing(folder, engine):
-    precision = exact(folder)
+def engine_flags(folder, engine):
+    precision = precision_of(folder)
     return ["--engine", engine, *(["--precision", precision] if precision else [])]
 
 
 def loaded(prepared, folder, engine, **_):
     texts = [item.texts if len(item.texts) > 1 else item.texts[0] for item in prepared.examples]
-    return roformer_tf.load(folder, engine=engine, precision=exact(folder))(texts)
+    return roformer_tf.load(folder, engine=engine, precision=precision_of(folder))(texts)
 
 
 def predicted(prepared, folder, engine, tmp_path, **_):
     source, out = tmp_path / "texts.tsv", tmp_path / "answers.jsonl"
     write_table(source, prepared)
-    flags = ["--input", source, "--output", out, *computing(folder, engine)]
+    flags = ["--input", source, "--output", out, *engine_flags(folder, engine)]
     assert main(["predict", str(folder), *map(str, flags)]) == 0
     return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
 def served(prepared, folder, engine, tmp_path, workers=1, **_):
-    config = ServeConfig(model=(str(folder),), engine=engine, precision=exact(folder))
+    config = ServeConfig(model=(str(folder),), engine=engine, precision=precision_of(folder))
     part = None
-    if workers > 1:  # as one of them opens the model
+    if workers > 1:  # open the model as one of several workers does
         shared = share_weights(folder, Choice(engine, "float32"), tmp_path)
         part = WorkerPart(1, shared)
     texts = [
@@ -256,7 +260,7 @@ def served(prepared, folder, engine, tmp_path, workers=1, **_):
 
 
 def evaluated(prepared, folder, engine, tmp_path, **_):
-    """The figure of `evaluate` on a file whose labels are the right answers."""
+    """The metric that `evaluate` computes on a file with the reference predictions as labels."""
     gold = [item.label for item in prepared.want.predictions]
     if prepared.task.name == "tagging":
         data = tmp_path / "data.conll"
@@ -269,13 +273,13 @@ def evaluated(prepared, folder, engine, tmp_path, **_):
         data = tmp_path / "data.tsv"
         write_table(data, prepared, [",".join(x) if isinstance(x, tuple) else str(x) for x in gold])
     out = tmp_path / "figures.json"
-    flags = ["--data", data, "--output", out, *computing(folder, engine)]
+    flags = ["--data", data, "--output", out, *engine_flags(folder, engine)]
     assert main(["evaluate", str(folder), *map(str, flags)]) == 0
     return json.loads(out.read_text("utf-8"))["test"][prepared.metric]
 
 
 def write_table(path, prepared, labels=None):
-    """A file of the examples, its columns of texts in another order than in training."""
+    """Write a file of the examples whose text columns are in another order than in training."""
     names = prepared.task.text_columns
     lines = [[*names[::-1], *(["label"] if labels else [])]]
     for number, item in enumerate(prepared.examples):
@@ -307,14 +311,12 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases(  # the others open a model as `load` does
+@pytest.mark.quick_cases(  # the rest opens a model as `load` does
     *("*-onnx", "*-load-openvino", "*-load-export", "*-load-keras"),
 )
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_its_answers(
-    case, way, engine, exported, prepared, tmp_path
-):
+def test_stored_settings_determine_predictions(case, way, engine, exported, prepared, tmp_path):
     item = prepared(case)
     folder = item.folder
     if exported:
@@ -322,5 +324,7 @@ def test_what_is_kept_with_a_model_decides_on_its_answers(
     actual = WAYS[way](item, folder, engine, tmp_path=tmp_path)
     if way != "evaluate":
         assert_wired(list(map(plain, actual)), item.want.plain, {f"{case} lost": item.wrong.plain})
-    elif case != "words are units":  # a labelled file has its units
-        assert_wired(actual, item.figure(item.want), {f"{case} lost": item.figure(item.wrong)})
+    elif case != "words are units":  # a labelled file defines its own units
+        assert_wired(
+            actual, item.metric_value(item.want), {f"{case} lost": item.metric_value(item.wrong)}
+        )

@@ -1,6 +1,6 @@
-"""What is kept with a model of vectors × every way to use it: all give the same vectors.
+"""Each setting that is stored with an embedding model is used by every way to compute vectors.
 
-The reference is computed here from the encoder's hidden states, with the setting and without it.
+The reference is computed here from the encoder's hidden states, with and without the setting.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ QUERIES, DOCUMENTS = random_texts(4, 0), random_texts(6, 1)
 
 @dataclass(frozen=True)
 class Vectors:
-    """How vectors are made of texts."""
+    """The settings that turn texts into vectors."""
 
     pooling: str = "mean"
     max_length: int = 64
@@ -54,7 +54,7 @@ class Vectors:
     attention_type: str = "bidirectional"
 
 
-CASES = {  # the vectors that a folder is to give, and those without the setting
+CASES = {  # the settings of a folder, and those without the setting
     "pooling": (Vectors(pooling="cls"), Vectors()),
     "max_length": (Vectors(max_length=8), Vectors(max_length=512)),
     "attention": (Vectors(attention_type="causal"), Vectors()),
@@ -62,7 +62,7 @@ CASES = {  # the vectors that a folder is to give, and those without the setting
 
 
 class Model:
-    """An encoder of random weights, which gives vectors in any of these ways."""
+    """An encoder with random weights that computes vectors with any of the settings."""
 
     def __init__(self):
         self.tokenizer = tokenizer_of()
@@ -80,37 +80,37 @@ class Model:
         self.encoders[vectors.attention_type].save_pretrained(folder)
         EmbeddingConfig(vectors.pooling, vectors.max_length).save(folder)
 
-    def embed(self, texts, how):
-        """Vectors (texts, D) of length 1; of a text that is too long its beginning is read."""
-        ids = [self.tokenizer.ids(text)[: how.max_length - 2] for text in texts]
-        return finished(self.raw(ids, how), how)
+    def embed(self, texts, settings):
+        """Unit vectors (texts, D). Texts that are too long are truncated."""
+        ids = [self.tokenizer.ids(text)[: settings.max_length - 2] for text in texts]
+        return normalized(self.raw(ids, settings), settings)
 
-    def raw(self, ids, how):
-        """Vectors (rows, H) of ids without special tokens, not of length 1."""
+    def raw(self, ids, settings):
+        """Unnormalized vectors (rows, H) of ids without special tokens."""
         rows = [[self.tokenizer.cls_id, *item, self.tokenizer.sep_id] for item in ids]
         padded = np.zeros((len(rows), max(map(len, rows))), "int32")
         for row, item in zip(padded, rows, strict=True):
             row[: len(item)] = item
-        hidden = self.encoders[how.attention_type]({"token_ids": padded})
+        hidden = self.encoders[settings.attention_type]({"token_ids": padded})
         hidden = keras.ops.convert_to_numpy(hidden)
-        if how.pooling == "cls":
+        if settings.pooling == "cls":
             return hidden[:, 0]
         return np.stack([x[: len(row)].mean(axis=0) for x, row in zip(hidden, rows, strict=True)])
 
-    def cosines(self, how):
-        """Of each query and each document by their texts: that of its nearest passage."""
-        queries = self.embed(QUERIES, how)
-        return by_texts([(queries @ self._passages(x, how).T).max(axis=1) for x in DOCUMENTS])
+    def cosines(self, settings):
+        """The score of each query and document: the cosine of its nearest passage."""
+        queries = self.embed(QUERIES, settings)
+        return by_texts([(queries @ self._passages(x, settings).T).max(axis=1) for x in DOCUMENTS])
 
-    def _passages(self, text, how):
+    def _passages(self, text, settings):
         ids = self.tokenizer.ids(text)
-        room = how.max_length - 2
-        spans = windows(np.arange(len(ids) + 1), room) if len(ids) > room else [(0, len(ids))]
-        return finished(self.raw([ids[first:last] for first, last in spans], how), how)
+        longest = settings.max_length - 2
+        spans = windows(np.arange(len(ids) + 1), longest) if len(ids) > longest else [(0, len(ids))]
+        return normalized(self.raw([ids[first:last] for first, last in spans], settings), settings)
 
 
-def finished(vectors, how):
-    vectors = vectors[:, : how.dimensions]
+def normalized(vectors, settings):
+    vectors = vectors[:, : settings.dimensions]
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -124,11 +124,11 @@ def by_texts(columns):
 
 @dataclass
 class Prepared:
-    """A folder that keeps a setting."""
+    """A folder that stores a setting."""
 
     folder: Path
     want: Vectors
-    lost: Vectors
+    without: Vectors
 
     @property
     def documents(self):
@@ -137,7 +137,7 @@ class Prepared:
 
     @cached_property
     def index(self):
-        """An index that was made with the model."""
+        """An index that was built with the model."""
         index = self.folder.with_name("index")
         flags = ("--documents", self.documents, "--index", index)
         assert main(["search", "--model", str(self.folder), *map(str, flags)]) == 0
@@ -160,10 +160,10 @@ def prepared(model, tmp_path_factory):
 
     @cache
     def make(name):
-        want, lost = CASES[name]
+        want, without = CASES[name]
         folder = tmp_path_factory.mktemp("kept") / "model"
         model.save(want, folder)
-        return Prepared(folder, want, lost)
+        return Prepared(folder, want, without)
 
     return make
 
@@ -187,7 +187,7 @@ def served(prepared, engine, **_):
 
 
 def exported(prepared, engine, to, **_):
-    """The vectors of the graph, of rows as the export's own files have them prepared."""
+    """The vectors of an exported graph. The inputs are prepared with the files of the export."""
     folder = prepared.folder.with_name(to)
     assert main(["export", str(prepared.folder), "--to", to, "--output", str(folder)]) == 0
     length = embedding_file.load(folder).max_length
@@ -210,7 +210,7 @@ VECTORS = {
 
 
 def similar(prepared, tmp_path, **_):
-    """The cosines of each query and each document, of a file of pairs."""
+    """The cosine of each query and document, from `similarity` on a file of pairs."""
     pairs = write(tmp_path / "pairs.tsv", [f"{q}\t{d}" for q in QUERIES for d in DOCUMENTS])
     out = tmp_path / "out.tsv"
     flags = ("--input", pairs, "--first-line", "example", "--output", out)
@@ -231,7 +231,7 @@ def searched_by_service(prepared, **_):
 
 
 def search(folder, tmp_path, *flags):
-    """{query: {document: score}} by the command."""
+    """{query: {document: score}} from the `search` command."""
     out = tmp_path / "found.tsv"
     flags = ("--output", out, *flags, "--queries", *QUERIES)
     assert main(["search", "--model", str(folder), *map(str, flags)]) == 0
@@ -239,7 +239,7 @@ def search(folder, tmp_path, *flags):
 
 
 def serve(**settings):
-    """{query: {document: score}} by the service."""
+    """{query: {document: score}} from the service."""
     app = open_service(ServeConfig(**settings)).app
     (actual,) = post(app, ("/search", {"texts": QUERIES}))
     return {
@@ -249,11 +249,11 @@ def serve(**settings):
 
 
 def scores(path, names):
-    """The column score of a TSV, by two other columns."""
-    head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    """The score column of a TSV file, by two other columns."""
+    header, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
     actual = {}
     for line in lines:
-        row = dict(zip(head, line, strict=True))
+        row = dict(zip(header, line, strict=True))
         actual.setdefault(row[names[0]], {})[row[names[1]]] = float(row["score"])
     return actual
 
@@ -282,46 +282,45 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the others open as `load`
+@pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the rest opens as `load`
 @pytest.mark.parametrize(("way", "engine"), TABLE)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_its_vectors(
-    case, way, engine, prepared, model, tmp_path
-):
+def test_stored_settings_determine_vectors(case, way, engine, prepared, model, tmp_path):
     item = prepared(case)
     actual = VECTORS[way](item, engine=engine, tmp_path=tmp_path)
-    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    want, wrong = (model.embed(QUERIES, settings) for settings in (item.want, item.without))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs the TensorFlow backend")
 @pytest.mark.parametrize("case", ["pooling", "attention"])
-def test_it_decides_on_the_vectors_of_a_savedmodel(case, prepared, model):
+def test_stored_settings_determine_the_vectors_of_a_savedmodel(case, prepared, model):
     item = prepared(case)
-    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    want, wrong = (model.embed(QUERIES, settings) for settings in (item.want, item.without))
     assert_wired(exported(item, "keras", "savedmodel"), want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("way", SEARCHES)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_what_is_found(case, way, prepared, model, tmp_path):
+def test_stored_settings_determine_search_results(case, way, prepared, model, tmp_path):
     item = prepared(case)
     actual = SEARCHES[way](item, tmp_path=tmp_path)
-    want, wrong = (model.cosines(how) for how in (item.want, item.lost))
+    want, wrong = (model.cosines(settings) for settings in (item.want, item.without))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_similarities(case, prepared, model, tmp_path):
+def test_stored_settings_determine_similarities(case, prepared, model, tmp_path):
     item = prepared(case)
     want, wrong = (
-        by_texts(model.embed(DOCUMENTS, how) @ model.embed(QUERIES, how).T)
-        for how in (item.want, item.lost)
+        by_texts(model.embed(DOCUMENTS, settings) @ model.embed(QUERIES, settings).T)
+        for settings in (item.want, item.without)
     )
     assert_wired(similar(item, tmp_path), want, {f"{case} lost": wrong})
 
 
-# What an index keeps: flags of the command that made it, and its fields without them.
+# Settings that an index stores: flags of the command that builds it, and the flags without the
+# setting.
 INDEXES = {
     "pooling": ({"pooling": "mean"}, {}),
     "max_length": ({"max_length": 8}, {}),
@@ -330,50 +329,54 @@ INDEXES = {
     "beginning_weight": ({"beginning_weight": 2, "passage_length": 6}, {"passage_length": 6}),
     "hybrid_weight": ({"hybrid_weight": 0.5}, {}),
 }
-BY_WORDS = ("hybrid_weight",)
+HYBRID = ("hybrid_weight",)
 
 
-def typed(flags):
+def as_flags(flags):
     return [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
 
 
 @pytest.fixture(scope="module")
 def indexed(prepared, tmp_path_factory):
-    """indexed("pooling") → an index, what a search in one command finds, with and without it."""
+    """indexed("pooling") → an index, and the results of searches without an index.
+
+    The searches use the setting and ignore it, respectively.
+    """
 
     @cache
     def make(name):
-        folder, room = prepared("pooling").folder, tmp_path_factory.mktemp("index")
-        words = ["--hybrid"] * (name in BY_WORDS)
-        files = [write(room / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
-        both = ["--documents", write(room / "both.txt", DOCUMENTS)]
+        folder, outputs = prepared("pooling").folder, tmp_path_factory.mktemp("index")
+        hybrid = ["--hybrid"] * (name in HYBRID)
+        files = [write(outputs / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
+        all_documents = ["--documents", write(outputs / "both.txt", DOCUMENTS)]
         want, wrong = (
-            search(folder, room, *both, *typed(flags), *words) for flags in INDEXES[name]
+            search(folder, outputs, *all_documents, *as_flags(flags), *hybrid)
+            for flags in INDEXES[name]
         )
-        index = room / "index"
-        for file, flags in zip(files, (typed(INDEXES[name][0]), []), strict=True):
-            made_by = ["--documents", file, "--index", index, *flags]
-            assert main(["search", "--model", str(folder), *map(str, made_by)]) == 0
-        return folder, index, words, want, wrong
+        index = outputs / "index"
+        for file, flags in zip(files, (as_flags(INDEXES[name][0]), []), strict=True):
+            index_flags = ["--documents", file, "--index", index, *flags]
+            assert main(["search", "--model", str(folder), *map(str, index_flags)]) == 0
+        return folder, index, hybrid, want, wrong
 
     return make
 
 
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", INDEXES)
-def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_path):
-    """Also for documents that are added to it by a command without the flags."""
-    folder, index, words, want, wrong = indexed(case)
+def test_settings_of_an_index_determine_search_results(case, way, indexed, tmp_path):
+    """The index also applies the settings to documents that a command without the flags adds."""
+    folder, index, hybrid, want, wrong = indexed(case)
     if way == "search":
-        actual = search(folder, tmp_path, "--index", index, *words)
+        actual = search(folder, tmp_path, "--index", index, *hybrid)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        actual = serve(model=(str(folder),), index=index, hybrid=bool(words))
+        actual = serve(model=(str(folder),), index=index, hybrid=bool(hybrid))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
-RERANKERS = {  # a task, and the same as it is where a setting of its folder is not read
+RERANKERS = {  # a task, and the same task if a setting of its folder were ignored
     "label order": (replace(PAIR, labels=("1", "0")), PAIR),
     "max_length": (replace(PAIR, max_length=12), PAIR),
     "mean": (
@@ -398,8 +401,8 @@ def reranking(tmp_path_factory, eagerly):
         with eagerly():
             actual = [predict(reranker, reranker.tokenizer, task, examples) for task in tasks]
         return folder, *(
-            by_texts(np.reshape([score_of(x, task) for x in each], (len(DOCUMENTS), -1)))
-            for each, task in zip(actual, tasks, strict=True)
+            by_texts(np.reshape([score_of(x, task) for x in predictions], (len(DOCUMENTS), -1)))
+            for predictions, task in zip(actual, tasks, strict=True)
         )
 
     return make
@@ -411,9 +414,7 @@ def score_of(prediction, task):
 
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", RERANKERS)
-def test_what_is_kept_with_a_reranker_decides_on_its_scores(
-    case, way, reranking, prepared, tmp_path
-):
+def test_stored_settings_determine_reranker_scores(case, way, reranking, prepared, tmp_path):
     item = prepared("pooling")
     folder, want, wrong = reranking(case)
     if way == "search":

@@ -1,4 +1,4 @@
-"""The fused update against Keras' own and against NumPy in float64."""
+"""The fused update compared with Keras' AdamW and with NumPy in float64."""
 
 import keras
 import numpy as np
@@ -31,7 +31,7 @@ def test_equals_keras_own(clip):
     [("float32", 1e-6), ("float64", 1e-8)],
 )
 def test_equals_the_paper_in_float64(dtype, bound):
-    """Weights of either dtype, except for rounding."""
+    """The update equals the paper's for weights of either dtype, up to rounding errors."""
     if dtype == "float64" and keras.backend.backend() == "jax":
         pytest.skip("JAX has float64 only if enabled")
     rng = np.random.default_rng(0)
@@ -46,7 +46,7 @@ def test_equals_the_paper_in_float64(dtype, bound):
         m = 0.9 * m + 0.1 * gradient
         v = 0.98 * v + 0.02 * gradient**2
         weight = weight - 0.01 * 0.1 * weight
-        # the paper adds ε to √v̂, Keras and TensorFlow add it to √v ("ε hat")
+        # The paper adds ε to √v̂; Keras and TensorFlow add it to √v ("ε hat").
         alpha = 0.01 * np.sqrt(1 - 0.98**step) / (1 - 0.9**step)
         weight = weight - alpha * m / (np.sqrt(v) + 1e-6)
     got = keras.ops.convert_to_numpy(variable).astype("float64")

@@ -1,4 +1,4 @@
-"""Rates per layer, accumulation, averages; and that all of it resumes bit for bit."""
+"""Layer-wise learning rates, accumulation and weight averages, and exact resuming with them."""
 
 import keras
 import numpy as np
@@ -42,7 +42,7 @@ def weights(model):
 
 
 def compiled(config, batches, objective=None, **changes):
-    """A new model, of other random numbers every time, ready to train."""
+    """Return a new compiled model with random weights."""
     objective = objective or LossConfig()
     model = new_model(**changes)
     if objective.fgm:
@@ -53,7 +53,7 @@ def compiled(config, batches, objective=None, **changes):
 
 
 def batch(step, rows=4):
-    """Rows of a step, twice over, as R-Drop wants them."""
+    """Return the rows of a step, duplicated for R-Drop."""
     rng = np.random.default_rng(step)
     ids, labels = rng.integers(1, 30, (rows, 6)), rng.integers(0, 3, rows)
     return {"token_ids": np.tile(ids, (2, 1)).astype("int32")}, np.tile(labels, 2).astype("int32")
@@ -95,7 +95,10 @@ def test_layers_are_counted_not_spelled():
 
 
 def reference_steps(start, gradients, rates, decays, *, decay=0.01, clip=1.0):
-    """AdamW in float64 with a rate for each step and a share of it for each weight."""
+    """Return the weights after each step of AdamW in float64.
+
+    rates has a learning rate for each step; decays has (rate scale, decayed) for each weight.
+    """
     w = [x.astype("float64") for x in start]
     m, v = [0 * x for x in w], [0 * x for x in w]
     seen = []
@@ -117,7 +120,7 @@ def random_gradients(model, steps, seed=0):
 
 
 def shares(model, layer_decay):
-    """(rate, decay) of each trainable weight."""
+    """Return (rate scale, decayed) of each trainable weight."""
     names = {id(v): name for name, v in model.named_variables().items()}
     scales = layer_scales(names.values(), layer_decay)
     plain = ("gamma", "beta", "bias")
@@ -127,7 +130,10 @@ def shares(model, layer_decay):
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
 @pytest.mark.parametrize("accumulate", [1, 3])
 def test_steps_equal_those_of_the_paper_at_each_layers_own_rate(layer_decay, accumulate):
-    """Warm-up and decay go by steps, whatever Keras counts; clipped is the mean gradient."""
+    """Steps equal the paper's with layer-wise rates and accumulation.
+
+    Warm-up and decay count optimizer steps, not Keras' iterations. The mean gradient is clipped.
+    """
     model = new_model()
     config = FinetuneOptimizerConfig(
         learning_rate=0.1,
@@ -182,7 +188,10 @@ def test_accumulated_batches_are_one_large_batch():
 @pytest.mark.parametrize("memory", [0.5, 0.9])
 @pytest.mark.slow
 def test_averages_remember_steps(accumulate, memory):
-    """From the tenth step on no more than 0.5; 0.9 is not reached by then."""
+    """The average's decay is min(ema, step / (step + 9)).
+
+    12 steps reach the limit of 0.5; a limit of 0.9 would take 81 steps.
+    """
     model = new_model()
     config = FinetuneOptimizerConfig(learning_rate=0.1, ema=memory, accumulate=accumulate)
     steps = 12 if memory == 0.5 else 6
@@ -202,7 +211,7 @@ def test_averages_remember_steps(accumulate, memory):
 @pytest.mark.slow
 def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 4)
-    with ema_weights(model):  # before the first step they are the weights
+    with ema_weights(model):  # before the first step, the averages equal the weights
         begun = weights(model)
     assert all(np.array_equal(x, begun[name]) for name, x in weights(model).items())
     within = {}
@@ -272,7 +281,10 @@ DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
     ],
 )
 def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
-    """Saved after an odd step: half of an accumulated one is in the checkpoint."""
+    """A restored run continues exactly.
+
+    It is saved after an odd step, so that with accumulation the checkpoint has half a step.
+    """
     config, objective = FinetuneOptimizerConfig(**QUICK | settings), LossConfig(**objective)
     model = compiled(config, 6, objective, **DROPOUT)
     train(model, 0, 3)

@@ -1,4 +1,4 @@
-"""Averages of the weights in pretraining; those of fine-tuning: test_finetune_optimizer."""
+"""Weight averages in pretraining. Those of fine-tuning are tested in test_adamw.py."""
 
 import shutil
 
@@ -33,7 +33,7 @@ def numpy(tensor):
 
 
 def kept(step):
-    """Share of the average that stays at step `step`, counted from 0."""
+    """Return the decay of the average at a step, counted from 0."""
     return min(MEMORY, step / (step + 9))
 
 
@@ -42,7 +42,7 @@ def kept(step):
 def test_every_optimizer_averages_what_it_moves(name):
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(TINY)
-    variables = [*{v.name: v for v in model.trainable_variables}.values()]  # one of each kind
+    variables = [*{v.name: v for v in model.trainable_variables}.values()]  # one for each name
     optimizer = make_optimizer(
         OptimizerConfig(optimizer=name, learning_rate=0.05, ema=MEMORY), variables, 30
     )
@@ -55,7 +55,7 @@ def test_every_optimizer_averages_what_it_moves(name):
             average[i] = kept(step) * average[i] + (1 - kept(step)) * numpy(v)
     for got, want, v in zip(optimizer.ema_weights, average, variables, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
-        # Another thing than the last weights, by far; LAMB moves small ones little.
+        # The averages differ clearly from the last weights.
         assert np.abs(numpy(v) - want).max() > 100 * 2e-6
 
 
@@ -87,14 +87,14 @@ def test_without_averages_weights_are_themselves():
 
 @pytest.fixture(scope="module", autouse=True)
 def untraced(eagerly):
-    """Five steps, of two stages."""
+    """Run steps eagerly: five steps are not worth a trace."""
     with eagerly():
         yield
 
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags):
-    """flags(output) of a run that averages, saves every step, and has two stages."""
+    """A function that returns the flags of a run with averages, two stages and a save each step."""
     settings = {
         "ema": MEMORY,
         "learning_rate": 1e-2,
@@ -118,7 +118,10 @@ def run(flags, tmp_path_factory):
 
 
 def words_of(run, step):
-    """Word embeddings at a step: the published ones, and the last ones, which the optimizer has."""
+    """Return the word embeddings at a step: the published averages and the current weights.
+
+    The current weights are in the optimizer's slots of the checkpoint.
+    """
     folder = run / f"checkpoints/step-{step:08}"
     model, training = (
         load_file(folder / x) for x in ("model/model.safetensors", "training.safetensors")
@@ -130,7 +133,7 @@ def words_of(run, step):
 
 @pytest.mark.slow
 def test_a_run_publishes_averages_and_trains_on(run):
-    average = words_of(run, 1)[1].astype("float64")  # of the first step nothing else is remembered
+    average = words_of(run, 1)[1].astype("float64")  # the decay of the first step is 0
     for step in range(1, 6):
         published, weights = words_of(run, step)
         average = kept(step - 1) * average + (1 - kept(step - 1)) * weights

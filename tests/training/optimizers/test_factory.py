@@ -9,7 +9,7 @@ from roformer_tf.training.optimizers import make_finetune_optimizer, make_optimi
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
-LONG = 10**9  # steps: the learning rate of the first ones is the highest
+LONG = 10**9  # steps, so that the learning rate of the first ones is the peak
 
 
 def numpy(variable):
@@ -22,7 +22,7 @@ def variable(value):
 
 @pytest.fixture(scope="module")
 def model():
-    """With a projection of the embeddings, so that every kind of weight is there."""
+    """A model with every kind of weight, including a projection of the embeddings."""
     return RoFormerForMaskedLM(
         RoFormerConfig(
             vocab_size=20,
@@ -46,7 +46,7 @@ def test_without_gradients_all_and_only_kernels_and_embeddings_shrink(model):
     assert shrunk | kept == set(names)
     assert {name.rsplit("/", 1)[1] for name in shrunk} == {"kernel", "embeddings"}
     assert {name.rsplit("/", 1)[1] for name in kept} == {"gamma", "beta", "bias"}
-    for name in shrunk:  # decoupled: learning rate × decay, whatever the gradients
+    for name in shrunk:  # decoupled decay: learning rate × decay, independent of gradients
         assert numpy(names[name]) == pytest.approx(1 - 0.5 * 0.1)
 
 
@@ -58,9 +58,9 @@ def test_what_keras_would_exclude_by_the_layers_name_is_nothing(model):
 
 
 def reference_steps(weights, gradients, rates, *, decay, beta_2, clip):
-    """AdamW in float64 (Loshchilov and Hutter), gradients clipped together before.
+    """AdamW in float64 (Loshchilov and Hutter) after clipping by the global norm.
 
-    ε is added as in the last lines of Kingma and Ba's section 2 have it.
+    ε is added as at the end of section 2 of Kingma and Ba.
     """
     weights = [w.astype("float64") for w in weights]
     m, v = [0 * w for w in weights], [0 * w for w in weights]
@@ -106,8 +106,11 @@ def test_the_rate_may_fall_along_a_cosine_or_only_at_the_end():
 
 
 def test_clipping_scales_all_gradients_by_one_number_before_the_update():
-    """Adam forgets a gradient's length at once, so its memory has to tell."""
-    gradients = [np.array([3.0, 0.0], "float32"), np.array([4.0], "float32")]  # 5 long
+    """Clipping scales all gradients by the same factor.
+
+    This is checked on the momenta, because Adam's update does not depend on the gradient's norm.
+    """
+    gradients = [np.array([3.0, 0.0], "float32"), np.array([4.0], "float32")]  # global norm 5
     variables = [variable([0.0, 0.0]), variable([0.0])]
     optimizer = make_optimizer(OptimizerConfig(clip_norm=1.0), variables, LONG)
     optimizer.apply([keras.ops.convert_to_tensor(g) for g in gradients], variables)
@@ -125,7 +128,10 @@ def test_warm_up_is_a_share_of_the_steps():
 @pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
 @pytest.mark.slow
 def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path):
-    """The rate's place on its way, moments, averages, and which weights decay, by how much."""
+    """A .keras file restores the schedule, moments, averages and weight decay.
+
+    Training continues with identical results.
+    """
     keras.utils.set_random_seed(3)
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
     quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -138,7 +144,7 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
         optimizer = make_optimizer(
             OptimizerConfig(algorithm, **settings), model.trainable_variables, 10
         )
-    model.compile(optimizer, MaskedTokenLoss(), run_eagerly=True)  # nothing to trace twice
+    model.compile(optimizer, MaskedTokenLoss(), run_eagerly=True)  # avoids two traces
     rows = {"token_ids": np.random.default_rng(0).integers(1, 20, (3, 5)).astype("int32")}
     model.fit(rows, rows["token_ids"], epochs=2, verbose=0)
     model.save(tmp_path / "model.keras")
@@ -158,12 +164,16 @@ def test_averages_in_float64_are_float64():
     optimizer = make_optimizer(OptimizerConfig(ema=0.9), [weight], LONG)
     optimizer.apply([keras.ops.convert_to_tensor([1.0, 1.0], weight.dtype)])
     assert optimizer.ema_weights[0].dtype == weight.dtype
-    np.testing.assert_array_equal(numpy(optimizer.ema_weights[0]), numpy(weight))  # at first
+    # After the first step, the average equals the weight.
+    np.testing.assert_array_equal(numpy(optimizer.ema_weights[0]), numpy(weight))
 
 
 @pytest.mark.parametrize("rate", [1e-4, 1e-3])
 def test_a_conditional_random_field_moves_by_its_own_rate(model, rate):
-    """Adam's first step is the rate, whatever the gradient: here 1 for every weight."""
+    """The CRF has its own learning rate.
+
+    Adam's first step equals the learning rate for any gradient, so it shows the rate.
+    """
     tagger = RoFormerForTokenClassification(model.config.replace(num_labels=3, crf=True))
     names = tagger.named_variables()
     before = {name: numpy(v) for name, v in names.items()}

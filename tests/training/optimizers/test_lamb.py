@@ -14,7 +14,7 @@ def variable(value):
 
 
 def lamb_steps(weights, gradients, rates, *, decay, beta_2):
-    """LAMB in float64, algorithm 2 of You et al.; the last weight is no matrix."""
+    """LAMB in float64 (You et al., algorithm 2); the last weight has no decay and no ratio."""
     weights = [w.astype("float64") for w in weights]
     m, v = [0 * w for w in weights], [0 * w for w in weights]
     for t, rate in enumerate(rates, 1):
@@ -34,7 +34,7 @@ def test_lamb_equals_its_paper_and_not_keras():
     rng = np.random.default_rng(0)
     shapes = [(3, 4), (2, 2, 3), (5,)]
     start = [rng.normal(size=shape).astype("float32") for shape in shapes]
-    start[1][:] = 0  # its first step has the ratio 1
+    start[1][:] = 0  # a zero weight has the trust ratio 1 in its first step
     gradients = [(1e-3 * rng.normal(size=w.shape)).astype("float32") for w in start]
     variables = [variable(w) for w in start[:2]] + [keras.Variable(start[2], name="gamma")]
     config = OptimizerConfig(

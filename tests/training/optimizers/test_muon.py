@@ -7,7 +7,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.optimizers import as_matrix, make_optimizer, orthogonal
 from roformer_tf.training.settings import OptimizerConfig
 
-LONG = 10**9  # steps: the learning rate of the first ones is the highest
+LONG = 10**9  # steps, so that the learning rate of the first ones is the peak
 
 
 def numpy(variable):
@@ -16,7 +16,7 @@ def numpy(variable):
 
 @pytest.fixture(scope="module")
 def model():
-    """With a projection of the embeddings, so that every kind of weight is there."""
+    """A model with every kind of weight, including a projection of the embeddings."""
     return RoFormerForMaskedLM(
         RoFormerConfig(
             vocab_size=20,
@@ -90,7 +90,7 @@ def test_muon_moves_kernels_along_their_momentum_and_all_else_as_adamw_does(mode
             momentum = 0.95 * momentum + step[i]
             ahead = numpy(as_matrix((step[i] + 0.95 * momentum).astype("float32")))
             x = ahead / np.linalg.norm(ahead)
-            for _ in range(5):  # as printed: a x + b (x xᵀ) x + c (x xᵀ)² x
+            for _ in range(5):  # Newton–Schulz: a x + b (x xᵀ) x + c (x xᵀ)² x
                 square = x @ x.T
                 x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
             scale = 0.01 * 3.0 * 0.2 * max(ahead.shape) ** 0.5
