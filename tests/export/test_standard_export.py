@@ -19,7 +19,7 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
-from tests.engines.test_network import FAMILIES, config_of, drawn
+from tests.engines.test_network import FAMILIES, config_of, with_random_weights
 from tests.export.test_export_card import code_of
 from tests.support.finetuned import load_finetuned
 
@@ -87,7 +87,7 @@ def test_every_head_equals_keras_on_both_padding_sides(runtime, pooling, family,
     tokens = pooling == "tokens"
     kind = RoFormerForTokenClassification if tokens else RoFormerForSequenceClassification
     config = config_of(family, **({} if tokens else {"pooling": pooling}))
-    model, arrays = drawn(kind(config, num_labels=3))
+    model, arrays = with_random_weights(kind(config, num_labels=3))
     network = Network(model.config, arrays, "token_classifier" if tokens else "classifier")
     (tmp_path / "model.onnx").write_bytes(standard_model(network).SerializeToString())
     run = open_file(runtime, tmp_path / "model.onnx")
