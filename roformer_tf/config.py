@@ -132,13 +132,6 @@ class RoFormerConfig:
             check_type_and_number(name, getattr(self, name), whole=True, at_least=0)
         for name, bounds in _RANGES.items():
             check_type_and_number(name, getattr(self, name), **bounds)
-        check_type_and_number(
-            "max_position_embeddings",
-            self.max_position_embeddings,
-            at_most=_MAX_POSITIONS,
-            hint="because a table of them is written for transformers. Rotary positions have no "
-            "limit here: give the maximum sequence length in training",
-        )
         if self.hidden_size % self.num_attention_heads or self.head_size % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} over num_attention_heads "
@@ -159,37 +152,20 @@ class RoFormerConfig:
             )
 
     def _check_positions(self) -> None:
-        if self.local_attention % 2:
-            raise InputError(
-                f"local_attention is {self.local_attention}, but must be even, since half of it is "
-                "on each side: give a number such as 128, or 0 for attention to all tokens."
-            )
-        if self.use_logn_attn and (self.trained_length or self.max_position_embeddings) < 2:
-            raise InputError(
-                "use_logn_attn scales beyond the trained length, which is 1. Give trained_length."
-            )
         needs_rotary = [x for x in ("rope_parameters", "rotary_value") if getattr(self, x)]
         if needs_rotary and self.position_embedding_type != "rotary":
             raise InputError(
                 f"{needs_rotary[0]} is about rotary positions, but position_embedding_type is "
                 f"{self.position_embedding_type!r}. Omit one of them."
             )
-        # For no positions at all there is position_embedding_type "none".
-        check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
-        features = rotated_features(self.head_size, self.rotary_share)
-        check_rope_parameters(self.rope_parameters, features, self.rotary_base)
+        rotated_features(self.head_size, self.rotary_share)  # raises unless they form pairs
+        check_rope_parameters(self.rope_parameters)
         buckets = self.relative_attention_num_buckets
         if buckets % 2 or buckets < 4:
             raise InputError(
                 f"relative_attention_num_buckets is {buckets}, but must be even and at least 4: "
                 "both directions have the same number of buckets. T5 has 32."
             )
-        check_type_and_number(
-            "relative_attention_max_distance",
-            self.relative_attention_max_distance,
-            above=buckets // 2,
-            hint="half of relative_attention_num_buckets. T5 has 128 for 32 buckets",
-        )
 
     def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
         """Move the keys that have a field of their own here out of `rope_parameters`."""
@@ -346,11 +322,8 @@ def rotated_features(head_size: int, share: float) -> int:
     return features
 
 
-def check_rope_parameters(parameters: Mapping[str, Any] | None, features: int, base: float) -> None:
-    """Check `rope_parameters` for heads with `features` rotated dimensions.
-
-    Raises InputError for an unknown type or key, and for a number out of range.
-    """
+def check_rope_parameters(parameters: Mapping[str, Any] | None) -> None:
+    """Raise InputError for an unknown type or key, and for a number out of range."""
     if parameters is None:
         return
     kind = parameters.get("rope_type") if isinstance(parameters, Mapping) else None
@@ -365,21 +338,12 @@ def check_rope_parameters(parameters: Mapping[str, Any] | None, features: int, b
             f"rope_parameters of rope_type {kind!r} have no {', '.join(strange)}. They have: "
             f"{', '.join(sorted(known))}."
         )
-    for key, value in parameters.items():
-        if key in ("rope_type", "truncate") or (value is None and key != "factor"):
-            continue
-        label = f"{key} of rope_parameters"
-        if key in ("factor", "original_max_position_embeddings"):
-            check_type_and_number(label, value, at_least=1, at_most=_LARGEST)
-        else:
-            check_type_and_number(label, value, above=0, at_most=_LARGEST)
-    if "factor" not in parameters:
+    if parameters.get("factor") is None:
         raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
-    if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):
-        raise InputError(
-            f"rope_type {kind!r} needs more than one pair of rotated dimensions and a rotary_base "
-            f"above 1, but there are {features} dimensions and the base {base:g}."
-        )
+    for key, value in parameters.items():
+        if key not in ("rope_type", "truncate") and value is not None:
+            label = f"{key} of rope_parameters"
+            check_type_and_number(label, value, above=0, at_most=_LARGEST)
 
 
 _ROPE_KEYS = {
@@ -412,10 +376,10 @@ _RANGES: dict[str, dict[str, Any]] = {
     "initializer_range": {"above": 0, "at_most": _LARGEST},
     "layer_norm_eps": {"above": 0, "at_most": _LARGEST},
     "rotary_base": {"above": 0, "at_most": _LARGEST},
+    "rotary_share": {"above": 0, "at_most": 1},  # for no positions there is the type "none"
     "label_mean": {"at_least": -_LARGEST, "at_most": _LARGEST},
     "label_deviation": {"at_least": 1 / _LARGEST, "at_most": _LARGEST},
 }
-_MAX_POSITIONS = 1 << 20
 _SHORTEST_BLOCK = 32
 """With fewer queries in a block, the overhead of the products would exceed their cost."""
 _COUNTS = (

@@ -108,11 +108,8 @@ def _settled(settings: Any, typed: dict[str, list[str]]) -> Any:
     """The settings with the values that words stand for; raises InputError as `parsed`."""
     types = flag_types(settings)
     if "config" in typed and "config" not in types:
-        if not (file := "".join(typed.pop("config"))):
-            raise InputError(
-                Message("--config needs a YAML file, or the name of a recipe such as base.")
-            )
-        typed = yaml_values(find_recipe(file), settings) | typed
+        file = find_recipe("".join(typed.pop("config")))
+        typed = yaml_values(file, settings) | typed
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:
@@ -266,18 +263,14 @@ def _flag_name(word: str) -> str:
 def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     """The keys of a YAML file as flags, with their words.
 
-    Raises InputError for a file that cannot be read, and for an unknown or repeated key.
+    Of a repeated key the last one counts, as on the command line. Raises InputError for a file that
+    cannot be read, and for an unknown key.
     """
     import yaml
 
     try:
-        # It reads every value as text: `output: no` is the folder "no".
-        loader = yaml.BaseLoader(path.read_text(encoding="utf-8"))
-        root = loader.get_single_node()
-        values = (loader.construct_document(root) if root else None) or {}
-    except FileNotFoundError:
-        message = Message("there is no file {path}. Check the path and the spelling.", path=path)
-        raise InputError(message) from None
+        # BaseLoader reads every value as text: `output: no` is the folder "no".
+        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
     except OSError as error:
         message = Message("cannot read {path}: {reason}.", path=path, reason=error.strerror)
         raise InputError(message) from None
@@ -290,20 +283,6 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         raise InputError(message)
     known = flag_types(settings)
     typed: dict[str, list[str]] = {}
-    lines: dict[str, int] = {}
-    for key, _ in root.value if root and values else ():
-        name, line = _dashed(key.value), key.start_mark.line + 1
-        if name in lines:
-            raise InputError(
-                Message(
-                    "{path}, line {line}: {key!r} is in line {earlier} already. Remove one.",
-                    path=path,
-                    line=line,
-                    key=key.value,
-                    earlier=lines[name],
-                )
-            )
-        lines[name] = line
     for key, value in values.items():
         flag = _dashed(key)
         if flag not in known:

@@ -6,8 +6,6 @@ et al., 2022, arXiv 2203.05482). The mean of models that started from different 
 """
 
 import dataclasses
-import logging
-import math
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -26,11 +24,8 @@ from roformer_tf.conversion.convert import (
     read_stored,
 )
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-
-logger = logging.getLogger(__name__)
 
 TRAINING_KEYS = {
     "hidden_dropout_prob",
@@ -38,9 +33,6 @@ TRAINING_KEYS = {
     "initializer_range",
 }
 """Keys of a config that matter only for training: they may differ."""
-UNRELATED = 1.0
-"""Distance of two models, relative to the norm of the first, from which the mean is useless. The
-distance of independent weights is √2, that of trainings from the same weights some tenths."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,10 +54,10 @@ class AverageConfig:
 
 
 def average(config: AverageConfig) -> None:
-    """Write the mean of the models, and print the distances between them."""
+    """Write the mean of the models."""
     if len(config.sources) < 2:
         raise InputError("a mean needs two or more models. Give another one.")
-    check_target(config.output, "own")
+    check_target(config.output)
     # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
@@ -73,26 +65,14 @@ def average(config: AverageConfig) -> None:
         for name, other in zip(config.sources[1:], rest, strict=True):
             if difference := _difference(first, other):
                 raise InputError(f"{config.sources[0]} and {name} have different {difference}")
-        checkpoints = [first.checkpoint, *(other.checkpoint for other in rest)]
-        distances = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
-        mean = mean_of(checkpoints)
-        convert_checkpoint(
-            mean, first.tokenizer, config.output, OutputConfig(to="own"), first.files
-        )
-    shown = ", ".join(f"{value:.2f}" for value in distances)
+        mean = mean_of([first.checkpoint, *(other.checkpoint for other in rest)])
+        output = OutputConfig(to="own")
+        convert_checkpoint(mean, first.tokenizer, config.output, output, first.files)
     say(
-        "{target} is written: the mean of {number} models. Distances from the first one, relative "
-        "to its norm: {distances}.",
+        "{target} is written: the mean of {number} models.",
         target=config.output,
-        number=len(checkpoints),
-        distances=shown,
+        number=len(config.sources),
     )
-    # Only a warning: a distance is a hint, not a proof.
-    if max(distances) > UNRELATED:
-        logger.warning(
-            "The distances are large for models that started from the same weights; otherwise the "
-            "mean is noise. Evaluate it before you use it."
-        )
 
 
 def mean_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
@@ -111,17 +91,6 @@ def mean_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
 
     arrays = LazyArrays(first.arrays.shapes, first.arrays.dtypes, mean)
     return dataclasses.replace(first, arrays=arrays)
-
-
-def distance(first: LazyArrays, second: LazyArrays) -> float:
-    """Euclidean distance of all weights of two models, relative to the norm of the first."""
-    squares = norm = 0.0
-    for name in first:
-        values = first[name].astype(np.float64)
-        # Relative to the norm, so that the figure does not depend on the size of the model.
-        squares += float(((second[name] - values) ** 2).sum())
-        norm += float((values**2).sum())
-    return math.sqrt(squares / norm) if norm else math.inf
 
 
 def _difference(first: Stored, other: Stored) -> str:
@@ -143,7 +112,7 @@ def _difference(first: Stored, other: Stored) -> str:
             "same vocab.txt."
         )
     for name in sorted(first.files.keys() | other.files.keys()):
-        if _parsed(first.files.get(name)) != _parsed(other.files.get(name)):
+        if first.files.get(name) != other.files.get(name):
             return (
                 f"files {name}, or one has none. Give models that were trained for the same task, "
                 "with the same recipe."
@@ -161,11 +130,3 @@ def _inference_keys(checkpoint: Checkpoint) -> dict[str, object]:
 
 def _settings(tokenizer: RoFormerTokenizer | None) -> object:
     return tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
-
-
-def _parsed(content: bytes | None) -> object:
-    """The values in a JSON file, whose layout may differ; the bytes of any other file."""
-    try:
-        return content and parse_json(content)
-    except ValueError:
-        return content

@@ -65,15 +65,13 @@ class Changed(NamedTuple):
     tokenizer: RoFormerTokenizer
     added: tuple[str, ...] = ()
     """The new tokens, normalized like text."""
-    known: tuple[str, ...] = ()
-    """Words that are tokens already, or repeated."""
     unreachable: tuple[str, ...] = ()
     """New tokens into which their own text is not tokenized."""
 
 
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change and write a checkpoint; print which words are new."""
-    check_target(config.target, config.output.to)
+    check_target(config.target)
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
@@ -137,11 +135,9 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
     tokenizer.vocabulary_text()  # raises an error if ids are missing
     vocabulary = dict(tokenizer.vocabulary)
     compound: dict[str, list[int]] = {}
-    known = []
     for original in words:
         word = normalize(original) if tokenizer.lower_case else original
-        if word in vocabulary:
-            known.append(original)
+        if word in vocabulary:  # known, or repeated
             continue
         # The previous tokens: those into which the word was split until now.
         ids = tokenizer.ids(word)
@@ -156,7 +152,6 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,
         tuple(compound),
-        tuple(known),
         tuple(word for word in compound if larger.tokenize(word) != [word]),
     )
 
@@ -164,7 +159,19 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
 def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) -> Changed:
     """`extend` by the words of a file, one a line; prints which are new."""
     changed = extend(checkpoint, tokenizer, _lines(path))
-    _print_words(changed, tokenizer.tokenization)
+    say("{number:,} words are new.", number=len(changed.added))
+    if changed.unreachable:
+        reason = (
+            Message("jieba does not split text into these words: add them to its dictionary")
+            if tokenizer.tokenization == "word"
+            else Message("char-level text is split into characters first")
+        )
+        say(
+            "{number:,} will not be used, because {reason}: {words}",
+            number=len(changed.unreachable),
+            reason=reason,
+            words=", ".join(changed.unreachable),
+        )
     return changed
 
 
@@ -181,25 +188,3 @@ def _lines(path: Path) -> list[str]:
     if not words:
         raise InputError(f"{path} is empty: give one word a line.")
     return words
-
-
-def _print_words(extended: Changed, tokenization: str) -> None:
-    say("{number:,} words are new.", number=len(extended.added))
-    if extended.known:
-        say(
-            "{number:,} are known or repeated: {words}",
-            number=len(extended.known),
-            words=", ".join(extended.known),
-        )
-    if extended.unreachable:
-        reason = (
-            Message("jieba does not split text into these words: add them to its dictionary")
-            if tokenization == "word"
-            else Message("char-level text is split into characters first")
-        )
-        say(
-            "{number:,} will not be used, because {reason}: {words}",
-            number=len(extended.unreachable),
-            reason=reason,
-            words=", ".join(extended.unreachable),
-        )

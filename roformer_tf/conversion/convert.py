@@ -1,6 +1,5 @@
 """Write a checkpoint with all its weights in another layout; read it back and compare."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,10 +14,9 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, embedding_settings
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, temporary_folder
+from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
-from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
@@ -92,7 +90,7 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
 
 def convert(config: ConvertConfig) -> None:
     """Convert, and print the largest difference and warnings."""
-    check_target(config.target, config.output.to)
+    check_target(config.target)
     options: dict[str, Any] = {"ignore_unknown": config.ignore_unknown, "prefix": config.prefix}
     if config.attention_type:
         options["attention_type"] = config.attention_type
@@ -123,17 +121,13 @@ def print_difference(difference: Difference, target: Path) -> None:
     say("{target} is written. Largest round-trip difference: {shown}.", target=target, shown=shown)
 
 
-def check_target(target: Path, to: CheckpointLayout) -> None:
-    """Raise InputError for a target that cannot be written, exists, or has a wrong suffix."""
+def check_target(target: Path) -> None:
+    """Raise InputError for a target that cannot be written, or that exists."""
     check_writable(target)
     # An empty folder is allowed: users create it first.
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
-        )
-    if to != "tf1" and target.suffix == ".zip":
-        raise InputError(
-            f"{target} would be a folder. Remove .zip, or convert --to tf1, which writes zips."
         )
 
 
@@ -163,10 +157,9 @@ def convert_checkpoint(
 
     files: the result of `extra_files`. With settings of vectors, the folder is also one for
     sentence-transformers. The released layout has none of these files. The target appears when it
-    is complete. Raises InputError if it exists, for a vocabulary that cannot be written line by
-    line, and for a form of positions or attention that the layout cannot record.
+    is complete. Raises InputError for a vocabulary that cannot be written line by line, and for a
+    form of positions or attention that the layout cannot record.
     """
-    check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
@@ -178,7 +171,9 @@ def convert_checkpoint(
             "rest of this config: it would ignore a part. Convert --to own."
         )
     if output.to == "tf1":
-        tf1.write(target, config, checkpoint.arrays, _vocabulary(tokenizer, target), dtype)
+        # Of a tokenizer, the released layout has the vocabulary alone.
+        vocabulary = None if tokenizer is None else tokenizer.vocabulary_text().encode()
+        tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
         with temporary_folder(target) as folder:
             architecture = checkpoint.transformers_class
@@ -211,27 +206,8 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
     """Maximum tokens of a text: that of fine-tuning, or the number of positions."""
     # transformers truncates to it: without a limit, long texts would fail there.
-    limits = [config.max_position_embeddings]
-    for name in sorted(files.keys() & {TASK_FILE, embedding_config.FILE}):
-        try:
-            limits.append(int(json.loads(files[name])["max_length"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise InputError(
-                f"{name} is damaged: put back the file that the model came with."
-            ) from None
-    return min(limits)
-
-
-def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:
-    """Content of a `vocab.txt`, the only file of a tokenizer in the released layout."""
-    if tokenizer is None:
-        return None
-    # bert4keras users pass these settings in code; ours are guessed from the vocabulary.
-    guessed = guess_tokenization(tokenizer.vocabulary)
-    if (tokenizer.tokenization, tokenizer.lower_case) != (guessed, True):
-        logger.warning(
-            "%s does not record the tokenizer's settings: read it with tokenization=%r and "
-            "lower_case=%r.",
-            *(target, tokenizer.tokenization, tokenizer.lower_case),
-        )
-    return tokenizer.vocabulary_text().encode()
+    limits = [
+        int(json_object(files[name], name, "Put back the file of the model.")["max_length"])
+        for name in files.keys() & {TASK_FILE, embedding_config.FILE}
+    ]
+    return min([config.max_position_embeddings, *limits])

@@ -212,9 +212,6 @@ def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:
     """Raise InputError for a model of which the other library would compute another one."""
     config = checkpoint.config
     form = config.unusual_form(learned=True, value=against == "transformers")
-    if config.position_embedding_type == "learned" and config.is_v2:
-        form = form or "learned positions and the rest of a RoFormerV2"
-    masked = config.attention_type != "bidirectional" and not checkpoint.is_language_model
     if form:
         problem, advice = f"has {form}", "It cannot be verified."
     elif against == "transformers" and config.is_v2:
@@ -222,9 +219,6 @@ def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:
     elif against == "bert4keras" and config.rotary_base != 10_000:
         problem = f"has rotary_base {config.rotary_base:g}"
         advice = "Verify it --against transformers."
-    elif against == "bert4keras" and masked:
-        problem = f"has the mask {config.attention_type} and no language model head"
-        advice = "Verify it with --attention-type bidirectional."
     else:
         return
     raise InputError(f"{name} {problem}, which {against} does not support. {advice}")

@@ -89,11 +89,6 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_saved_model(exported, folder)
         else:
             write_graph(network, exported.model, folder, to)
-        if to == "int8" and task is not None:
-            measured = f"roformer-tf evaluate {output} --data F"
-            say(
-                "int8 may change some results: `{command}` measures its accuracy.", command=measured
-            )
         exported.tokenizer.save_pretrained(folder, max_length=max_length)
         exported.settings.save(folder)
         if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`

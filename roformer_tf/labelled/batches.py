@@ -128,7 +128,9 @@ class RowBatches(TrainingData):
     """From a task's `row_targets`, as the weights."""
     weights: Rows
     labels: int = 0
-    """The number of labels if the model itself computes the loss: see `labels_as_input`."""
+    """The number of labels if the model itself computes the loss. The targets (B, T) are then an
+    input, too, called `labels`: -1 for tokens with weight 0. Targets of that number or more are no
+    labels, but marks that a task sets at [CLS] and [SEP]: they are kept."""
 
     @cached_property
     def lengths(self) -> Ints:
@@ -156,19 +158,10 @@ class RowBatches(TrainingData):
         targets = matrix(self.targets, *shape)
         # (T,) if each token has a target
         weights = matrix(self.weights, *[length] * np.ndim(self.weights[0]))
-        batch = inputs, targets, weights
-        return labels_as_input(batch, self.labels) if self.labels else batch
-
-
-def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
-    """Add the targets (B, T) to the inputs, as `labels`, for a model that computes its own loss.
-
-    Tokens with weight 0 get -1. Targets of `outputs` or more are no labels, but marks that a task
-    sets at [CLS] and [SEP]: they are kept.
-    """
-    inputs, targets, weights = batch
-    labels = np.where((weights > 0) | (targets >= outputs), targets, -1).astype(np.int32)
-    return {**inputs, "labels": labels}, targets, weights
+        if self.labels:
+            is_label = (weights > 0) | (targets >= self.labels)
+            inputs["labels"] = np.where(is_label, targets, -1).astype(np.int32)
+        return inputs, targets, weights
 
 
 def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:

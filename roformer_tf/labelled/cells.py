@@ -17,7 +17,6 @@ _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 _ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
-UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, and save it"
 
 
 class BadCellError(ValueError):
@@ -121,7 +120,9 @@ def to_number(value: Any, thousands: bool = False) -> float | None:
 
 def _check_computed(value: Any) -> None:
     if isinstance(value, UncomputedFormula):
-        raise BadCellError(f"has {UNCOMPUTED}")
+        raise BadCellError(
+            "has a formula without a stored value: open the file in Excel or WPS, and save it"
+        )
 
 
 def _sound(text: Any, column: str) -> str:

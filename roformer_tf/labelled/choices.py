@@ -27,7 +27,7 @@ from roformer_tf.labelled.batches import (
 )
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, rows_of
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length, padded
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -60,8 +60,7 @@ def encode_choices(
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 
-    The longer of both loses its last tokens. `shared_tokens`: as of `encode_texts`. Raises
-    InputError for a `max_length` that holds no token.
+    The longer of both loses its last tokens. `shared_tokens`: as of `encode_texts`.
     """
     encoded = encode_texts(examples, tokenizer, max_length, shared_tokens=shared_tokens)
     rows = rows_of(encoded)  # one for each candidate
@@ -80,10 +79,8 @@ def encode_cloze(
 
     A long text loses what is farthest from the gap, a long candidate its last tokens; a text
     without a gap has it at its end. Each example has a row for each number of tokens of its
-    candidates, and one of as many masks alone. Raises InputError for a `max_length` that holds no
-    token.
+    candidates, and one of as many masks alone.
     """
-    check_length(max_length)
     rows, masks, owners, lengths = list[Ints](), list[Ints](), list[int](), list[int]()
     places, tokens = list[Ints](), list[Ints]()
     for number, example in enumerate(examples):

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, listed, to_number
+from roformer_tf.labelled.cells import is_missing, listed, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -28,7 +28,6 @@ from roformer_tf.labelled.column_names import (
 )
 from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
-from roformer_tf.readers.spreadsheets import UncomputedFormula
 from roformer_tf.readers.tables import Table, open_table
 from roformer_tf.translation import Message, either
 
@@ -72,16 +71,6 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
-        if len(set(self.text_columns)) < len(self.text_columns) or len(self.text_columns) > 3:
-            raise InputError(
-                f"text_columns is {' '.join(self.text_columns)}, but an example has one, two or "
-                "three texts, each in a column of its own."
-            )
-        if self.label_column in self.text_columns:
-            raise InputError(
-                f"the column {self.label_column} is both a text and the label column. Give "
-                "different columns."
-            )
         if not self.label_separator.strip():
             raise InputError(
                 "label_separator is blank. Give the separator between labels: ',' or ';'."
@@ -368,14 +357,13 @@ def _unclear(
     return InputError(
         Message(
             "{place}: cannot tell {what}: {shown}. {sample} Give {flags}, by name or by number "
-            "from 1.{sheet}{uncomputed}",
+            "from 1.{sheet}",
             place=sample.table.place,
             what=what,
             shown=either(shown),
             sample=sample.shown(),
             flags=either(flags),
             sheet=_sheet_hint(sample.table),
-            uncomputed=_uncomputed(sample),
         )
     )
 
@@ -388,14 +376,6 @@ def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError
         more = "Or write all labels of a text in one column, such as a,b."
         return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
     return error
-
-
-def _uncomputed(sample: TableSample) -> str:
-    """A hint if a column has formulas without values."""
-    for name in sample.table.columns:
-        if any(isinstance(row.get(name), UncomputedFormula) for row in sample.rows):
-            return f" The column {name} has {UNCOMPUTED}."
-    return ""
 
 
 def _sheet_hint(table: Table) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example, LongTexts
@@ -74,10 +74,8 @@ def encode_texts(
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
-    its last tokens. `shared_tokens`: as of `joined`. Raises InputError for a `max_length` that
-    holds no token.
+    its last tokens. `shared_tokens`: as of `joined`.
     """
-    check_length(max_length)
 
     def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
         """The rows of an example, and its length before it is cut."""
@@ -102,9 +100,7 @@ def encode_units(
     Each unit is tokenized separately, so it has tokens of its own. Long examples are always read in
     windows, and each unit is predicted in the window whose edges are farthest from it; with
     `overlapping` in every window that has it.
-    Raises InputError for a `max_length` that holds no token.
     """
-    check_length(max_length)
     room = max_length - SPECIALS
 
     @cache  # characters repeat often

@@ -9,6 +9,7 @@ layout of a cell                                of
 """
 
 from collections.abc import Iterable, Sequence
+from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
@@ -119,10 +120,10 @@ def _items(cell: Any) -> list[dict[str, Any]]:
     if isinstance(cell, dict) and all(isinstance(value, list) for value in cell.values()):
         columns = list(cell.values())
         if len(set(map(len, columns))) > 1:
-            raise BadCellError(f"has lists of different lengths as entities: {_shown(cell)}")
+            raise BadCellError(f"has lists of different lengths as entities: {shortened(cell)}")
         cell = [dict(zip(cell, values, strict=True)) for values in zip(*columns, strict=True)]
     if not isinstance(cell, list):
-        raise BadCellError(f"has {_shown(cell)} instead of a list of entities")
+        raise BadCellError(f"has {shortened(cell)} instead of a list of entities")
     return [_item(item) for item in cell]
 
 
@@ -132,7 +133,7 @@ def _item(item: Any) -> dict[str, Any]:
     if is_list and isinstance(item[2], str) and not isinstance(item[0], str):  # CHID has 3 texts
         return dict(zip(KEYS, item, strict=False))
     if not isinstance(item, dict):
-        raise BadCellError(f"has {_shown(item)} as an entity, which needs start, end and label")
+        raise BadCellError(f"has {shortened(item)} as an entity, which needs start, end and label")
     return {
         key: next(item[name] for name in names if name in item)
         for key, names in KEYS.items()
@@ -145,15 +146,12 @@ def _span(text: str, item: dict[str, Any]) -> Span:
     start, end, label = (item.get(key) for key in ("start", "end", "label"))
     label = label[0] if isinstance(label, list) and len(label) == 1 else label
     if type(start) is not int or type(end) is not int:  # True is an int, too
-        raise BadCellError(f"has {_shown(item)} as an entity, without whole numbers start and end")
-    if start >= end:
+        shown = shortened(item)
+        raise BadCellError(f"has {shown} as an entity, without whole numbers start and end")
+    if not 0 <= start < end <= len(text):
         raise BadCellError(
-            f"has an entity that starts at {start} and ends at {end}: the end is the character "
-            "after its last"
-        )
-    if start < 0 or end > len(text):
-        raise BadCellError(
-            f"has an entity from {start} to {end}, but {len(text)} characters of text"
+            f"has an entity from {start} to {end}, but {len(text)} characters of text: the end is "
+            "the character after its last"
         )
     quoted = item.get("text")
     if isinstance(quoted, str) and quoted != text[start:end]:
@@ -162,8 +160,3 @@ def _span(text: str, item: dict[str, Any]) -> Span:
             "is the character after its last"
         )
     return read_label(label), start, end
-
-
-def _shown(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:59]}…"

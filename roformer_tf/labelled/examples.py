@@ -5,6 +5,7 @@ reviews.csv: 5 of 2,700 rows skipped:
   reviews.csv:20 has an empty text in 'text'
 """
 
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -40,10 +41,8 @@ def ordered(spans: Iterable[Span]) -> list[Span]:
     return sorted(spans, key=lambda span: (span[1], -span[2], span[0]))
 
 
-# Ranges of lines that are listed for each problem; the rest is counted.
-RANGES = 100
-# Problems that are listed; the rest is counted.
-KINDS = 50
+# Ranges of lines that are listed for each problem, and problems; the rest is counted.
+RANGES, KINDS = 100, 50
 # The problem of a row without a label, which is usual in partly labelled files.
 UNLABELLED = "has no label"
 
@@ -58,7 +57,7 @@ class BadLine(NamedTuple):
 
 
 class SkippedRows:
-    """The bad rows of a file so far, in bounded memory."""
+    """The bad rows of a file so far."""
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
@@ -69,9 +68,7 @@ class SkippedRows:
         self.unreadable = 0
         """Rows in which more than the label is missing."""
         # By file and problem: a folder of brat has many files.
-        self._ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
-        self._counts: dict[tuple[str, str], int] = {}
-        self._rest = 0  # rows with other problems than the first `KINDS`
+        self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
     @property
     def bad(self) -> int:
@@ -84,26 +81,19 @@ class SkippedRows:
         self.blank += line.problem == BLANK
         self.unreadable += line.problem not in (BLANK, UNLABELLED)
         file, _, digits = line.place.rpartition(":")
-        key, number = (file, line.problem), int(digits)
-        if key not in self._counts and len(self._counts) == KINDS:
-            self._rest += 1
-            return
+        ranges, number = self._ranges[file, line.problem], int(digits)
         # Consecutive lines with the same problem are one range.
-        self._counts[key] = 1 + self._counts.get(key, 0)
-        ranges = self._ranges.setdefault(key, [])
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)
-        elif len(ranges) <= RANGES:  # one more than is shown, so that the last shown is complete
+        else:
             ranges.append((number, number))
 
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
-        shown = [
-            f"{key[0]}:{self._places(key)} {key[1]}"
-            for key in self._counts
-            if with_blank or key[1] != BLANK
-        ]
-        return shown + [f"and {self._rest:,} rows for other reasons"] * bool(self._rest)
+        kinds = [item for item in self._ranges.items() if with_blank or item[0][1] != BLANK]
+        shown = [f"{file}:{_places(x)} {problem}" for (file, problem), x in kinds[:KINDS]]
+        rest = sum(_count(ranges) for _, ranges in kinds[KINDS:])
+        return shown + [f"and {rest:,} rows for other reasons"] * bool(rest)
 
     def notice(self, good: int) -> str:
         """The report of skipped rows; `good`: how many were read."""
@@ -120,8 +110,13 @@ class SkippedRows:
         """The bad rows: one line for each problem."""
         return "\n".join(self.lines(with_blank=False))
 
-    def _places(self, key: tuple[str, str]) -> str:
-        ranges = self._ranges[key][:RANGES]
-        places = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-        more = self._counts[key] - sum(b - a + 1 for a, b in ranges)
-        return places + f",… ({more:,} more)" * bool(more)
+
+def _places(ranges: list[tuple[int, int]]) -> str:
+    """Numbers of lines: "4,9,12-14"."""
+    places = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:RANGES])
+    more = _count(ranges[RANGES:])
+    return places + f",… ({more:,} more)" * bool(more)
+
+
+def _count(ranges: list[tuple[int, int]]) -> int:
+    return sum(b - a + 1 for a, b in ranges)

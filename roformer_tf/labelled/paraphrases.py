@@ -25,7 +25,7 @@ from roformer_tf.labelled.batches import (
 from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, Ints
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -67,11 +67,7 @@ class ParaphraseBatches(TrainingData):
     def of(
         cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> "ParaphraseBatches":
-        """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is.
-
-        Raises InputError for a length that holds no token.
-        """
-        check_length(max_length)
+        """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is."""
         texts, groups, room = list[_Tokens](), list[list[int]](), max_length - SPECIALS
         spelled = [text for example in examples for text in example.texts]
         for example in examples:

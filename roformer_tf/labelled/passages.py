@@ -19,7 +19,7 @@ from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData
 from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, EncodedSides
-from roformer_tf.tokenizers.padding import Ints, bucket, check_length, padded
+from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -75,8 +75,7 @@ class Passages(TrainingData):
     def of(
         cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> "Passages":
-        """Tokenize texts, each once. Raises InputError for a length that holds no token."""
-        check_length(max_length)
+        """Tokenize texts, each once."""
         texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
         return cls(texts, tokenizer, max_length)
 

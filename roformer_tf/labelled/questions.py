@@ -61,10 +61,11 @@ def read_answers(value: Any, context: str) -> Answers:
     texts. If an answer is not at its start, the nearest occurrence is used. Raises BadCellError if
     none of the answers is in the context.
     """
-    located = [_locate(text, start, context) for text, start in _listed(value)]
+    listed = _listed(value)
+    located = [_locate(text, start, context) for text, start in listed]
     answers = tuple(dict.fromkeys(answer for answer in located if answer is not None))
     if located and not answers:
-        shown = _listed(value)[0][0]
+        shown = listed[0][0]
         shown = shown[:SHOWN] + "…" * (len(shown) > SHOWN)
         raise BadCellError(f"has an answer that is not in its context, such as {shown!r}")
     return answers

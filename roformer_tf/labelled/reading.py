@@ -70,13 +70,18 @@ def find_layout(
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
     if kind == "conll":
-        return _conll_layout(path, columns, task, tasks)
+        tagging = _units_task(path, task, tasks)
+        note = Message(
+            "{path}: task {task}, units in the first column and tags in the last.",
+            path=path,
+            task=tagging.name,
+        )
+        return _unnamed_layout(path, columns, tagging, note)
     is_optional = chosen is not None and chosen.labelling.label_optional
     if kind == "txt" and not has_tabs(path, columns.encoding):
         if is_optional:
             note = Message("{path}: task {task}, one text a line.", path=path, task=task)
-            encoding = _note_encoding(path, columns.encoding)
-            return Layout(chosen, ("text",), None, _sentences(note, encoding))
+            return _unnamed_layout(path, columns, chosen, note)
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll; of brat give the .ann file."
@@ -199,18 +204,10 @@ def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Lay
     return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 
 
-def _conll_layout(
-    path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
-) -> Layout:
-    tagging = _units_task(path, task, tasks)
-    note = Message(
-        "{path}: task {task}, units in the first column and tags in the last.",
-        path=path,
-        task=tagging.name,
-    )
-    return Layout(
-        tagging, ("text",), None, _sentences(note, _note_encoding(path, columns.encoding))
-    )
+def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
+    """The layout of a file whose columns have no names."""
+    report = _sentences(note, _note_encoding(path, columns.encoding))
+    return Layout(task, ("text",), None, report)
 
 
 def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) -> Any:
@@ -397,13 +394,13 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     else:
         texts = task.text_columns
         if kind != "conll":
-            texts, note = _columns_to_predict(path, task, columns)
+            texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)
     prepare = task.labelling.for_prediction
     return Unanswered(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
 
 
-def _columns_to_predict(
+def columns_to_predict(
     path: str | Path, task: Any, columns: ColumnsConfig
 ) -> tuple[tuple[str, ...], str]:
     """The text columns of a file to predict, and a report."""

@@ -6,7 +6,7 @@ A `task` here is one of `tasks.table`, or its class. That folder imports this on
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
@@ -20,6 +20,8 @@ from roformer_tf.readers.lines import text_lines
 from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import read_sentences
+
+Item = TypeVar("Item")
 
 
 def examples_of(
@@ -40,7 +42,7 @@ def examples_of(
         if not task.labelling.has_units:
             raise InputError(f"{path} is a CoNLL file, which is for tagging, not {task.name}.")
         sentences = read_sentences(path, columns.encoding, labelled)
-        return (_example(sentence, _sentence) for sentence in sentences)
+        return (read_row(sentence, _sentence) for sentence in sentences)
     if task.labelling.has_units and labelled:
         return _unit_examples(path, task, texts, label, columns)
     if task.labelling.label_optional and kind == "txt" and not has_tabs(path, columns.encoding):
@@ -50,7 +52,7 @@ def examples_of(
     texts = [find_column(table, name) for name in texts]
     label = None if label is None else find_column(table, label)
     settings = task.labelling.read_row, texts, label, columns.label_separator
-    return (_example(row, *settings) for row in table.rows)
+    return (read_row(row, *settings) for row in table.rows)
 
 
 def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Example | BadLine]:
@@ -64,7 +66,7 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
             row = Row(place, dict(zip(texts, cells, strict=True)))
         else:
             row = Row(place, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")
-        yield _example(row, task.labelling.read_row, texts, None, "")
+        yield read_row(row, task.labelling.read_row, texts, None, "")
 
 
 def _unit_examples(
@@ -84,11 +86,11 @@ def _unit_examples(
     if detected is None:
         raise no_units(path, task)
     read = read_entities if isinstance(detected, EntityColumns) else read_units
-    return (_example(row, read, detected) for row in rows)
+    return (read_row(row, read, detected) for row in rows)
 
 
-def _example(row: Row, read: Callable[..., Example], *settings: Any) -> Example | BadLine:
-    """The example that a function reads from a row, or the row's problem."""
+def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | BadLine:
+    """What a function reads from a row, such as an example; or the row's problem."""
     if row.problem:
         return BadLine(row.place, row.problem)
     try:

@@ -153,23 +153,18 @@ def folds(
         for fold in range(k)
     ]
     for train, held_out in pairs:
-        _check_fold(train, held_out, task, k)
+        if not held_out:
+            raise InputError(
+                f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more "
+                "examples."
+            )
+        if unseen := _all_labels(held_out, task) - _all_labels(train, task):
+            raise InputError(
+                f"all examples of the label {min(unseen)!r} are in one of {k} folds: the model "
+                "would be tested on an unknown label. Give more examples of it, fewer folds or "
+                "another --seed."
+            )
     return pairs
-
-
-def _check_fold(train: Sequence[Example], held_out: Sequence[Example], task: Any, k: int) -> None:
-    """Raise InputError if the fold is empty or has a label that training lacks."""
-    if not held_out:
-        raise InputError(
-            f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more examples."
-        )
-    unseen = _all_labels(held_out, task) - _all_labels(train, task)
-    if unseen:
-        raise InputError(
-            f"all examples of the label {min(unseen)!r} are in one of {k} folds: the model "
-            "would be tested on an unknown label. Give more examples of it, fewer folds or another "
-            "--seed."
-        )
 
 
 def _deal(

@@ -21,7 +21,7 @@ from roformer_tf.labelled.batches import (
 )
 from roformer_tf.labelled.encoding import EncodedTexts, joined, windows
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, padded
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -85,9 +85,8 @@ def encode_separately(
     """Rows of at most `max_length` tokens for every single text, all in segment 0.
 
     A longer text loses its end; with `passages` all texts except the first are read in overlapping
-    windows. Raises InputError for a `max_length` that holds no token.
+    windows.
     """
-    check_length(max_length)
     room = max_length - SPECIALS
 
     @cache  # a document may match many queries

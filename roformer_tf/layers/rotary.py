@@ -47,7 +47,7 @@ class Rotation:
     def __post_init__(self) -> None:
         pair_axis(self.style)
         check_number("rotary_base", self.base, above=0)
-        check_rope_parameters(self.parameters, self.features, self.base)
+        check_rope_parameters(self.parameters)
         frequencies(self.features, self.base, self.parameters, self.trained_length)
 
     @property

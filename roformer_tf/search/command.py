@@ -107,25 +107,16 @@ class SearchConfig:
                 "--beginning-weight is stored in an index when it is written: give --documents, "
                 "too."
             )
-        if self.id_column is not None and self.documents is None:
-            raise InputError("--id-column is a column of --documents: give them, too.")
         if self.where is not None:
             parse_filter(self.where)
         check_not_blank("query", self.queries)
-        if self.documents is not None and is_stdin(self.documents) and self.queries == (STANDARD,):
-            raise InputError("documents and queries cannot both be the standard input.")
 
 
 def search(config: SearchConfig) -> None:
     """Change or create the index, search it, and report on stderr."""
     check_output(config.output, config.documents, *config.queries)
-    if config.index is not None:
-        # The files of a new index are not there yet: `check_output` could not compare them.
-        is_inside = Path(config.output).resolve().parent == config.index.resolve()
-        if config.output != STANDARD and is_inside:
-            raise InputError(f"--output {config.output} is in --index. Name a file elsewhere.")
-        if config.documents is not None or config.delete:
-            check_writable(config.index)
+    if config.index is not None and (config.documents is not None or config.delete):
+        check_writable(config.index)
         if config.delete:
             _delete(config.index, config.delete)
     if config.model is None:
@@ -150,7 +141,7 @@ def search(config: SearchConfig) -> None:
         index = stack.enter_context(SearchIndex(folder))
         index.manifest.check_model(folder, embedder)
         if config.where is not None:
-            parse_filter(config.where, index.fields)
+            parse_filter(config.where, index.fields)  # before the header of the output
         retriever = Retriever(
             index,
             embedder,

@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import date
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -17,11 +16,11 @@ from roformer_tf.inference.text_files import (
     checked_rows,
     checked_texts,
 )
-from roformer_tf.labelled.cells import BadCellError, read_text
+from roformer_tf.labelled.cells import read_text
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.columns import find_column, find_texts_to_predict
-from roformer_tf.labelled.examples import BadLine
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.columns import find_column
+from roformer_tf.labelled.reading import columns_to_predict
+from roformer_tf.labelled.row_examples import read_row
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
@@ -66,46 +65,33 @@ def checked_documents(
     Of several text columns, such as a title and a text, a document has the texts of all, in their
     order. Raises InputError, naming them all, for rows that are empty or cannot be read.
     """
-    usual = ("text",)
-    names, columns = config.text_columns or usual, config.columns()
+    names, columns = config.text_columns or ("text",), config.columns()
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         if id_column is not None:
             raise InputError(f"--id-column {id_column}: {path} is a text file without columns.")
         return checked_texts(path, config, names, lambda texts: Document(" ".join(texts)))
 
-    table = columns.open(path, names)
-    texts, _ = find_texts_to_predict(table, usual, columns)
-    ids = _find_ids(path, table, texts, id_column)
-    reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, Texts(text_columns=texts), reading).report
-    # The search for columns has read from `table`, so the rows are read anew.
-    rows = (_document(row, texts, ids) for row in columns.open(path, names).rows)
+    texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
+    ids = _find_ids(columns.open(path, names), texts, id_column)
+    rows = (read_row(row, _document, texts, ids) for row in columns.open(path, names).rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)
 
 
-def _find_ids(path: str, table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:
+def _find_ids(table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:
     """The column of ids: the one that is named, or one called "id", if it is not a text."""
     if wanted is not None:
-        column = str(find_column(table, wanted))
-        if column in texts:
-            raise InputError(f"{path}: the column {column} is given both as text and as id.")
-        return column
+        return find_column(table, wanted)
     named = [name for name in table.columns if folded(name) == ID and name not in texts]
     return named[0] if len(named) == 1 else None
 
 
-def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document | BadLine:
-    """Read a row; a bad one has no text, or no id."""
-    try:
-        if row.problem:
-            raise BadCellError(row.problem)
-        text = " ".join(read_text(row.cells, column) for column in texts)
-        name = None
-        if ids is not None:
-            value = row.cells.get(ids)
-            name = str(value) if type(value) is int else read_text(row.cells, ids)
-    except BadCellError as error:
-        return BadLine(row.place, str(error))
+def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document:
+    """The document in a row. Raises BadCellError where a text or the id is missing."""
+    text = " ".join(read_text(row.cells, column) for column in texts)
+    name = None
+    if ids is not None:
+        value = row.cells.get(ids)
+        name = str(value) if type(value) is int else read_text(row.cells, ids)
     rest = {key: x for key, x in row.cells.items() if key not in (*texts, ids)}
     return Document(text, name, as_metadata(rest))
 

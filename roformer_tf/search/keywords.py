@@ -61,13 +61,8 @@ class BM25:
     def __init__(self, texts: Iterable[str]) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
-        texts = list(texts)
         self._vectorizer = CountVectorizer(analyzer=words_of)
-        try:
-            counts = self._vectorizer.fit_transform(texts).astype(np.float64).tocoo()
-        except ValueError:  # not a word in any text
-            self._weights, self._texts = None, len(texts)
-            return
+        counts = self._vectorizer.fit_transform(texts).astype(np.float64).tocoo()
         texts_with = np.bincount(counts.col, minlength=counts.shape[1])
         rarity = np.log1p((counts.shape[0] - texts_with + 0.5) / (texts_with + 0.5))
         lengths = np.bincount(counts.row, counts.data, counts.shape[0])
@@ -77,8 +72,6 @@ class BM25:
 
     def scores(self, queries: Sequence[str]) -> np.ndarray:
         """How well each text matches each query: (queries, texts) float32; 0: no common word."""
-        if self._weights is None:
-            return np.zeros((len(queries), self._texts), np.float32)
         asked = self._vectorizer.transform(queries)
         return (asked @ self._weights).toarray().astype(np.float32)
 

@@ -178,10 +178,8 @@ def write_block(
 ) -> None:
     """Write documents and the vectors of their passages, in place of those with the same ids."""
     for document, vectors in zip(documents, passages, strict=True):
-        # A lone surrogate, which JSON may hold and UTF-8 cannot, becomes a question mark
-        text = document.text.encode(errors="replace").decode()
-        name = None if document.id is None else document.id.encode(errors="replace").decode()
-        identity = _identity(document.id, document.text)
+        name, text = document.id, document.text
+        identity = _identity(name, text)
         _delete(connection, identity)
         values = (name, text, document.metadata_json, identity, document.content)
         number = connection.execute(
@@ -195,7 +193,7 @@ def write_block(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
         )
     fields = {name for document in documents for name in document.metadata}
-    names = [(name.encode(errors="replace").decode(),) for name in sorted(fields)]
+    names = [(name,) for name in sorted(fields)]
     connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
     connection.execute("UPDATE settings SET revision = revision + 1")
 

@@ -74,8 +74,6 @@ def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
     """
     if isinstance(texts, str):
         raise InputError(f"a list of texts is needed, not a single text. Give [{texts[:20]!r}].")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise InputError(f"a list of texts is needed, not {texts!r}.")
     pairs = [(item, None) if isinstance(item, str) else item for item in texts]
     for number, pair in enumerate(pairs):
         if not _is_pair(pair):

@@ -110,10 +110,7 @@ class RoFormerTokenizer:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
             lower_case = bool(recorded.get("do_lower_case", True))
-        units = recorded.get("units")
-        return cls(
-            vocabulary, tokenization, lower_case, units if units in get_args(Units) else None
-        )
+        return cls(vocabulary, tokenization, lower_case, recorded.get("units"))
 
     def with_units(self, units: Units | None) -> "RoFormerTokenizer":
         """The same tokenizer for a model that tokenizes these units separately, or none."""
@@ -138,14 +135,13 @@ class RoFormerTokenizer:
         Raises InputError as `vocabulary_text` does.
         """
         lines = self.vocabulary_text()
-        settings = (self.vocabulary, self.tokenization, self.lower_case, self.units)
         write_text(Path(folder) / VOCABULARY, lines)
-        content = tokenizer_json(*settings, causal=causal)
+        content = tokenizer_json(self, causal)
         if content is None:
             remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
             write_json(Path(folder) / TOKENIZER, content)
-        config = tokenizer_config(*settings, max_length=max_length, causal=causal)
+        config = tokenizer_config(self, max_length, causal)
         write_json(Path(folder) / TOKENIZER_CONFIG, config)
 
     @property

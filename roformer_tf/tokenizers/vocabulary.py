@@ -93,11 +93,8 @@ def simplify_vocabulary(
 
     Equal to bert4keras' `load_vocab(simplified=True, startswith=first)`. It removes tokens of
     several characters with a Chinese character or punctuation, such as `##中`, and every `[…]`
-    token that is not in `first`. Raises InputError for a token in `first` that is missing.
+    token that is not in `first`, whose tokens the vocabulary must have.
     """
-    missing = [token for token in first if token not in vocabulary]
-    if missing:
-        raise InputError(f"the vocabulary lacks {', '.join(missing)}, so it cannot keep them.")
     by_id = sorted(vocabulary, key=vocabulary.__getitem__)
     kept = dict.fromkeys([*first, *(token for token in by_id if not _is_redundant(token))])
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]

@@ -95,7 +95,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
         *("--add", "words.txt"),
     )
     assert (code, err) == (0, "")
-    assert "1 words are new.\n1 are known or repeated: 我们\n" in out
+    assert "1 words are new.\n" in out
     assert "tokens: 2,003 before, 2,004 now.\n" in out
     assert RoFormerTokenizer.from_pretrained(tmp_path / "larger.zip").tokens[-1] == "阿里巴巴"
 
@@ -119,10 +119,7 @@ def test_average_writes_a_model(run, released):
     checkpoint = released("sim_char")
     code, out, err = run("average", checkpoint, checkpoint, "--output", "mean")
     assert (code, err) == (0, "")
-    assert out == (
-        "mean is written: the mean of 2 models. Distances from the first one, relative to "
-        "its norm: 0.00.\n"
-    )
+    assert out == "mean is written: the mean of 2 models.\n"
     assert run("convert", checkpoint, "plain", "--to", "own")[0] == 0
     mean, plain = load_file("mean/model.safetensors"), load_file("plain/model.safetensors")
     assert mean.keys() == plain.keys()
@@ -137,7 +134,6 @@ BAD = {  # arguments: parts of the message
     "inspect truncated.zip": ["truncated.zip", "ownload it again"],
     "convert nowhere new --to own": ["nowhere"],
     "convert good.zip good.zip --to tf1": ["good.zip exists, and nothing is overwritten"],
-    "convert good.zip new.zip --to own": ["new.zip would be a folder"],
     "convert truncated.zip new --to own": ["truncated.zip", "ownload it again"],
     "convert good.zip new --to keras": ["--to", "huggingface"],
     "convert good.zip new": ["--to"],
@@ -150,7 +146,6 @@ BAD = {  # arguments: parts of the message
     "average good.zip nowhere --output new": ["nowhere"],
     "average good.zip truncated.zip --output new": ["truncated.zip", "ownload it again"],
     "average good.zip good.zip --output good.zip": ["good.zip exists, and nothing is overwritten"],
-    "average good.zip good.zip --output new.zip": ["new.zip would be a folder"],
     "average good.zip other.zip --output new": ["different architectures: intermediate_size is 64"],
     "verify good.zip": ["--against"],
     "verify good.zip --against keras": ["--against", "bert4keras"],

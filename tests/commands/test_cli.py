@@ -288,8 +288,6 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("- steps\n", ["settings.yaml", "no keys with values"]),
         ("steps\n", ["settings.yaml", "no keys with values"]),
         ("steps: many\noutput: x\n", ["--steps"]),
-        ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: 'steps' is in line 1"]),
-        ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: 'save_every' is in line 1"]),
         ("output: &x [*x]\n", ["not valid YAML", "recursive"]),
     ],
 )
@@ -305,8 +303,7 @@ def test_a_missing_yaml_file_is_reported(run, tmp_path):
     code, _, err = run("--config", tmp_path / "none.yaml")
     assert code == 2
     assert err == (
-        f"roformer-tf try: there is no file {tmp_path / 'none.yaml'}. Check the path and the "
-        "spelling.\n"
+        f"roformer-tf try: cannot read {tmp_path / 'none.yaml'}: No such file or directory.\n"
     )
     assert run("--output", "x", "--config")[0] == 2
 

@@ -104,21 +104,6 @@ def test_the_documents_of_a_search_are_not_its_output(tmp_path, capsys):
     assert "documents.txt is also the input. Name" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_file_of_an_index_is_not_the_output(exists, tmp_path, capsys):
-    index, documents = tmp_path / "index", tmp_path / "documents.txt"
-    documents.write_text("今天\n", encoding="utf-8")
-    if exists:
-        index.mkdir()
-        (index / "index.sqlite").write_bytes(b"documents")
-    words = ["--documents", documents, "--index", index, "--queries", "天气"]
-    words += ["--output", index / "index.sqlite"]
-    assert main(["search", "--model", "nowhere", *map(str, words)]) == 2
-    assert "index.sqlite is in --index. Name" in capsys.readouterr().err
-    assert index.exists() == exists
-    assert not exists or (index / "index.sqlite").read_bytes() == b"documents"
-
-
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
 def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")

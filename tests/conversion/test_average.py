@@ -1,8 +1,6 @@
 """`checkpoints average`: means compared with NumPy, files copied with them, and refusals."""
 
 import json
-import logging
-import math
 import shutil
 
 import numpy as np
@@ -10,8 +8,7 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import roformer_tf
-from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.conversion.average import AverageConfig, average, distance
+from roformer_tf.conversion.average import AverageConfig, average
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.classification import Classification
@@ -91,36 +88,6 @@ def test_layouts_may_differ(own, released, tmp_path):
     for name, tensor in actual.items():
         want = (first[name].astype(np.float64) + second[name]) / 2
         np.testing.assert_array_equal(tensor, want.astype("f4"), name)
-
-
-def test_the_distance_between_the_models_is_reported(own, tmp_path, capsys, caplog):
-    first, near = own("char", "first"), own("char", "near", 0.1)
-    run(first, near, first, output=tmp_path / "mean")
-    a, b = load_file(first / WEIGHTS), load_file(near / WEIGHTS)
-    learned = a.keys() - {TABLE}
-    apart = sum(((a[n].astype("f8") - b[n]) ** 2).sum() for n in learned)
-    far = math.sqrt(apart / sum((a[n].astype("f8") ** 2).sum() for n in learned))
-    assert f"relative to its norm: {far:.2f}, 0.00." in capsys.readouterr().out
-    assert not caplog.records
-
-
-def test_averaging_models_of_different_origin_gives_a_warning(tmp_path, caplog):
-    task = {"t": Classification(labels=("坏", "好"))}
-    folders = [save_random_models(task, tmp_path / x, seed=ord(x))["t"] for x in "ab"]
-    with caplog.at_level(logging.WARNING):
-        run(folders[0], *folders, output=tmp_path / "mean")
-    assert "otherwise the mean is noise" in caplog.text
-
-
-def test_distance_is_of_all_weights_and_by_the_firsts_norm():
-    def arrays(**values):
-        held = {name: np.array(value, "f4") for name, value in values.items()}
-        shapes = {name: value.shape for name, value in held.items()}
-        return LazyArrays(shapes, {name: value.dtype for name, value in held.items()}, held.get)
-
-    near = distance(arrays(x=[3, 0], y=[4]), arrays(x=[3, 2], y=[3]))
-    assert near == pytest.approx(math.sqrt(5) / 5, rel=1e-15)
-    assert distance(arrays(x=[0]), arrays(x=[1])) == math.inf
 
 
 # Files copied with the mean
@@ -236,13 +203,6 @@ def test_what_only_training_reads_may_differ(own, tmp_path):
     run(first, second, output=tmp_path / "mean")
     kept = json.loads((tmp_path / "mean" / "config.json").read_text())
     assert kept == json.loads((first / "config.json").read_text())
-
-
-def test_json_laid_out_otherwise_is_the_same(own, tmp_path):
-    first, second = own("sim_char", "a"), own("sim_char", "b")
-    edit(second / "embedding.json")
-    assert (first / "embedding.json").read_text() != (second / "embedding.json").read_text()
-    run(first, second, output=tmp_path / "mean")
 
 
 def test_one_model_has_no_mean(own, tmp_path):

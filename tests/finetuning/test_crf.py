@@ -11,7 +11,6 @@ from seqeval.metrics import f1_score
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.labelled.batches import labels_as_input
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -137,21 +136,20 @@ def test_label_input_marks_the_start_and_end_of_a_text(released):
         Example(("".join(units),), tags, "", units),
         Example(("今天",), ("B", "I"), "", units[:2]),
     )
-    encoded = task.labelling.encode([long, short], tokenizer)
-    targets, weights = task.labelling.row_targets(encoded, [long, short])
-    assert len(targets) == 4
-    actual = [
-        labels_as_input(({}, item, weight), task.outputs)[0]["labels"].tolist()
-        for item, weight in zip(targets, weights, strict=True)
-    ]
+    data = task.labelling.training_data([long, short], tokenizer)
+    assert len(data.lengths) == 4
+    inputs, *_ = data.build(np.arange(4), 5, None)
+    *padded, empty = inputs["labels"].tolist()
+    assert set(empty) == {-1}
+    actual = [row[:length] for row, length in zip(padded, data.lengths, strict=True)]
     assert actual[3] == [3, 1, 2, 4]
     assert [row[0] for row in actual[:3]] == [3, -1, -1]
     assert [row[-1] for row in actual[:3]] == [-1, -1, 4]
     assert [label for row in actual[:3] for label in row if 0 <= label < 3] == [
         task.labels.index(tag) for tag in tags
     ]
-    padding = labels_as_input(({}, np.zeros(3, "int32"), np.zeros(3)), 3)
-    assert padding[0]["labels"].tolist() == [-1, -1, -1]
+    for row, length in zip(padded, data.lengths, strict=True):
+        assert set(row[length:]) <= {-1}
 
 
 @pytest.mark.parametrize(

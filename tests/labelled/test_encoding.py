@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import (
     pick_max_length,
     predicting_windows,
@@ -275,11 +274,6 @@ def test_an_example_without_units_has_no_prediction():
     assert [ids.tolist() for ids in actual.token_ids] == [[WORD.cls_id, WORD.sep_id]]
     (answer,) = task("tagging").decoding.combine([np.ones((2, 2), "float32")], actual)
     assert answer.shape == (0, 2)
-
-
-def test_a_length_without_room_for_a_token_is_rejected():
-    with pytest.raises(InputError, match="length is 2"):
-        encoded_texts("好", max_length=2)
 
 
 def test_a_very_long_text_gives_many_windows():

@@ -84,5 +84,3 @@ def test_rows_without_text_or_id_are_named_all_at_once(tmp_path):
     assert "documents.jsonl:3 has an empty text in 'text'" in str(caught.value)
     with pytest.raises(InputError, match="no column"):
         read(path, id_column="nowhere")
-    with pytest.raises(InputError, match="given both as text and as id"):
-        read(path, ("text",), "text")

@@ -48,10 +48,6 @@ def test_bm25_scores_by_its_formula():
     np.testing.assert_allclose(scores, [bm25(x, DOCUMENTS) for x in queries], atol=1e-6)
 
 
-def test_texts_without_a_word_match_nothing():
-    assert BM25(["？", "！"]).scores(["公园", "？"]).tolist() == [[0, 0], [0, 0]]
-
-
 def test_pairs_are_of_neighbouring_characters_and_names_are_whole():
     def pairs(text):
         return document_terms(text)[len(words_of(text)) :]

@@ -209,7 +209,6 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
         (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"], "cannot read"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "yaer > 1"], "has: id."),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
-        (["--index", "NOWHERE", "--queries", "甲", "--id-column", "name"], "--id-column is"),
         (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
         (["--documents", "EMPTY", "--queries", "甲"], "1 row has no text"),
@@ -217,7 +216,6 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
         (["--documents", "DOCUMENTS", "--queries", "问题.txt"], "there is no file 问题.txt"),
         (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
         (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
-        (["--documents", "-", "--queries", "-"], "cannot both be the standard input"),
         (
             ["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"],
             "--hybrid-weight is -1",

@@ -113,8 +113,6 @@ def test_simplified_vocabularies_equal_those_of_bert4keras(name):
         assert len(simple) == case["size"]
         assert list(simple)[:12] == case["first"]
         assert list(simple.values()) == list(range(len(simple)))
-    with pytest.raises(InputError, match=r"lacks \[NEW\]"):
-        simplify_vocabulary(vocabulary, ["[PAD]", "[NEW]"])
 
 
 def test_counted_words_exclude_unsuitable_tokens():
