@@ -33,8 +33,8 @@ VOCABULARY_SIZE = 23
 
 
 def rows(batch, length, seed=0):
-    chance = np.random.default_rng(seed)
-    token_ids = chance.integers(1, VOCABULARY_SIZE, (batch, length), "int32")
+    rng = np.random.default_rng(seed)
+    token_ids = rng.integers(1, VOCABULARY_SIZE, (batch, length), "int32")
     token_ids[-1, length * 2 // 3 :] = 0
     segment_ids = np.broadcast_to(np.arange(length) > length // 2, (batch, length))
     return {"token_ids": token_ids, "segment_ids": segment_ids.astype("int32")}
@@ -48,7 +48,7 @@ def logits_of(folder, inputs):
     return [np.asarray(model(item)) for item in inputs]
 
 
-BARE = """
+SCRIPT = """
 import json, sys
 sys.modules["roformer_tf"] = sys.modules["keras"] = None  # importing them fails
 import numpy as np
@@ -63,18 +63,18 @@ for folder in sys.argv[1:]:
 """
 
 
-def python_in(folder):
+def python_operations(folder):
     """Return the operations of a saved model that call Python: these work only in our process."""
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
-    saved = SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    names = {item.name for item in saved.meta_graphs[0].meta_info_def.stripped_op_list.op}
+    saved_model = SavedModel.FromString((folder / "saved_model.pb").read_bytes())
+    names = {item.name for item in saved_model.meta_graphs[0].meta_info_def.stripped_op_list.op}
     assert "MatMul" in names
     return {name for name in names if "PyFunc" in name}
 
 
 @pytest.mark.parametrize("process", ["this", pytest.param("its own", marks=pytest.mark.slow)])
-def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monkeypatch):
+def test_saved_models_run_with_only_tensorflow(process, finetuned, tmp_path, monkeypatch):
     names = ("tagging",) if process == "this" else ("classification", "tagging")
     for name in names:
         export(finetuned(name), tmp_path / name, "savedmodel")
@@ -86,15 +86,15 @@ def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monk
         )
     folders = [str(tmp_path / name) for name in names]
     if process == "this":  # TensorFlow is loaded here already; loading it again takes seconds
-        assert [python_in(tmp_path / name) for name in names] == [set()] * len(names)
+        assert [python_operations(tmp_path / name) for name in names] == [set()] * len(names)
         with monkeypatch.context() as patch:
             patch.setattr(sys, "argv", ["-c", *folders])
             for module in ("roformer_tf", "keras"):
                 patch.setitem(sys.modules, module, None)
-            exec(BARE, {})
+            exec(SCRIPT, {})
     else:
         subprocess.run(
-            [sys.executable, "-c", BARE, *folders],
+            [sys.executable, "-c", SCRIPT, *folders],
             check=True,
             cwd=tmp_path,
             env=os.environ | {"TF_CPP_MIN_LOG_LEVEL": "3"},
@@ -104,15 +104,15 @@ def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monk
         with np.load(tmp_path / f"{name}.out.npz") as actual:
             for i, want in enumerate(logits_of(finetuned(name), ROWS)):
                 assert np.abs(actual[f"logits{i}"] - want).max() <= 1e-5
-                shares = np.exp(want) / np.exp(want).sum(-1, keepdims=True)
-                assert np.abs(actual[f"probabilities{i}"] - shares).max() <= 1e-5
+                probabilities = np.exp(want) / np.exp(want).sum(-1, keepdims=True)
+                assert np.abs(actual[f"probabilities{i}"] - probabilities).max() <= 1e-5
         _, tokenizer, task = load_finetuned(finetuned(name))
         exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
         assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
         assert exported.units == task.units
         assert load_task(tmp_path / name) == task
-        kept = json.loads((tmp_path / name / "tokenizer_config.json").read_text("utf-8"))
-        assert kept["model_max_length"] == task.max_length
+        config = json.loads((tmp_path / name / "tokenizer_config.json").read_text("utf-8"))
+        assert config["model_max_length"] == task.max_length
 
 
 @needs_onnx
@@ -127,10 +127,10 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
         "segment_ids": ["batch", "length"],
     }
     for row, want in zip(ROWS, logits_of(finetuned("tagging"), ROWS), strict=True):
-        logits, shares = session.run(["logits", "probabilities"], row)
-        seen = row["token_ids"] != 0
-        assert np.abs(logits - want)[seen].max() <= 1e-4
-        assert shares.sum(-1) == pytest.approx(1)
+        logits, probabilities = session.run(["logits", "probabilities"], row)
+        is_token = row["token_ids"] != 0
+        assert np.abs(logits - want)[is_token].max() <= 1e-4
+        assert probabilities.sum(-1) == pytest.approx(1)
     tokenizer = ("tokenizer.json", "tokenizer_config.json", "vocab.txt")
     assert sorted(path.name for path in (tmp_path / "onnx").iterdir()) == [
         *("README.md", "model.onnx", "task.json", *tokenizer)
@@ -139,7 +139,7 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
 
 @needs_onnx
 @pytest.mark.slow
-def test_int8_rounds_kernels_and_says_how_to_measure_it(finetuned, tmp_path, capsys):
+def test_int8_quantizes_kernels_and_prints_the_evaluate_command(finetuned, tmp_path, capsys):
     import onnx
 
     folder = finetuned("classification")
@@ -172,14 +172,14 @@ def test_int8_rounds_kernels_and_says_how_to_measure_it(finetuned, tmp_path, cap
 
 @needs_onnx
 @pytest.mark.parametrize("difference", [2e-4, float("nan")])
-def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, difference):
+def test_an_inexact_onnx_model_is_not_written(finetuned, tmp_path, monkeypatch, difference):
     monkeypatch.setattr(formats, "largest_difference", lambda *_: difference)
     with pytest.raises(DifferenceError, match="Nothing was written"):
         export(finetuned("tagging"), tmp_path / "onnx", "onnxruntime")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_difference_is_that_of_the_worst_row():
+def test_the_largest_difference_is_reported():
     def first(rows):
         return np.zeros((*rows["token_ids"].shape, 2), "float32")
 
@@ -195,7 +195,7 @@ def test_the_difference_is_that_of_the_worst_row():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_servable_model_means_what_predictions_say(finetuned, name):
+def test_exported_outputs_equal_the_predictions(finetuned, name):
     """The exported outputs of a single sequence equal the scores of the prediction."""
     model, tokenizer, task = load_finetuned(finetuned(name))
     texts = (TEXTS[0],) * len(task.text_columns)
@@ -203,15 +203,15 @@ def test_a_servable_model_means_what_predictions_say(finetuned, name):
     want = predict(model, tokenizer, task, [Example(texts, None, "", units)])[0].scores
     ids, segments = tokenizer.encode(*texts[:2])
     row = {"token_ids": np.array([ids]), "segment_ids": np.array([segments])}
-    answer = task_outputs(model, task, row)
-    (meaning,) = answer.keys() - {"logits"}
-    assert meaning == ("value" if name == "regression" else "probabilities")
-    got = np.asarray(answer[meaning])[0]
+    outputs = task_outputs(model, task, row)
+    (output_name,) = outputs.keys() - {"logits"}
+    assert output_name == ("value" if name == "regression" else "probabilities")
+    got = np.asarray(outputs[output_name])[0]
     got = got[1:-1] if name == "tagging" else got  # without [CLS] and [SEP]
     assert got == pytest.approx(want[:1] if name == "ranking" else want, abs=1e-5)
 
 
-def test_an_earlier_export_is_replaced_and_nothing_else(finetuned, tmp_path):
+def test_only_an_earlier_export_is_replaced(finetuned, tmp_path):
     output = tmp_path / "1"
     output.mkdir()
     for _ in range(2):  # first an empty folder, then an export

@@ -31,7 +31,7 @@ def code_of(card):
 @pytest.mark.hf
 @pytest.mark.parametrize("tokenization", ["word", "char"])
 @pytest.mark.parametrize("name", ["classification", "pair", "tagging"])
-def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
+def test_the_card_tokenizes_like_the_package(name, tokenization, tmp_path, monkeypatch):
     task = {
         "classification": Classification(labels=("坏", "好"), max_length=32),
         "pair": Ranking(text_columns=("a", "b", "c"), max_length=32),
@@ -62,7 +62,7 @@ def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
-def test_segments_of_a_question_are_ours(finetuned, tmp_path, monkeypatch):
+def test_the_card_gives_segment_ids_of_questions_like_the_package(finetuned, tmp_path, monkeypatch):
     pytest.importorskip("tokenizers")
     folder = finetuned("question-answering")
     export(folder, tmp_path / "out", "savedmodel")
@@ -86,7 +86,7 @@ def as_texts(example):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
 @pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
-def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
+def test_the_card_gives_the_logits_of_the_model(to, finetuned, tmp_path, monkeypatch):
     if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     folder = finetuned("classification")
@@ -105,7 +105,7 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
     np.testing.assert_allclose(np.asarray(actual["answers"]["logits"]), want, atol=1e-4)
 
 
-def test_words_that_are_units_have_no_lines(released):
+def test_the_card_has_no_tokenizer_code_for_spaced_units(released):
     task = Tagging(labels=("O", "B-LOC"), spaced_units=True)
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
     card = export_card("onnxruntime", tokenizer, task.max_length, task)

@@ -25,7 +25,7 @@ TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济" * 3
 
 @pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
 @pytest.mark.slow
-def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path, monkeypatch):
+def test_the_card_gives_the_same_vectors_without_the_package(to, released, tmp_path, monkeypatch):
     if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     source = released("sim_char")
@@ -44,10 +44,10 @@ def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path
         f"inputs = dict(np.load({str(tmp_path / 'rows.npz')!r}))\n{run}\n"
         f"np.save({str(tmp_path / 'vectors.npy')!r}, vectors)\n"
     )
-    proof = "assert not [name for name in sys.modules if name.startswith('roformer_tf')]\n"
+    import_check = "assert not [name for name in sys.modules if name.startswith('roformer_tf')]\n"
     if to == "onnxruntime":
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-        python = [sys.executable, "-c", script + proof]
+        python = [sys.executable, "-c", script + import_check]
         subprocess.run(python, check=True, cwd=tmp_path / "out", env=environment)
     else:  # TensorFlow is loaded here already; loading it in a new process takes seconds
         monkeypatch.chdir(tmp_path / "out")
@@ -58,7 +58,7 @@ def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
-def test_vectors_in_int8_are_nearly_the_models(released, tmp_path):
+def test_int8_vectors_are_close_to_the_model(released, tmp_path):
     from roformer_tf.engines.model import onnx_session
     from roformer_tf.models.rows import run_rows
 
@@ -70,11 +70,11 @@ def test_vectors_in_int8_are_nearly_the_models(released, tmp_path):
     assert np.einsum("nd,nd->n", rounded, embedder.embed(TEXTS)).min() > 0.99
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.onnx", "embedding.json", "README.md", "vocab.txt"}
-    kept = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text("utf-8"))
-    assert kept["model_max_length"] == 512  # the same as `embed`
+    tokenizer_config = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text("utf-8"))
+    assert tokenizer_config["model_max_length"] == 512  # the same as `embed`
 
 
-def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
+def test_dimensions_are_only_for_vectors(finetuned, tmp_path):
     config = ExportConfig(
         model=str(finetuned("classification")), to="onnx", output=tmp_path / "x", dimensions=3
     )
@@ -84,7 +84,7 @@ def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
 
 @pytest.mark.hf
 @pytest.mark.parametrize("name", ["sim_char", "word"])
-def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
+def test_the_card_tokenizes_like_the_package(name, released, tmp_path, monkeypatch):
     embedder = VectorSettings().open(released(name))
     embedder.tokenizer.save_pretrained(tmp_path)
     card = export_card("onnxruntime", embedder.tokenizer, embedder.config.max_length)

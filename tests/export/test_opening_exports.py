@@ -108,7 +108,7 @@ def assert_same(actual, want):
 )
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("to", TARGETS)
-def test_an_export_answers_as_its_model(to, kind, source, exported):
+def test_an_export_predicts_like_its_model(to, kind, source, exported):
     folder, (_, want) = exported(to, kind), source(kind)
     assert_same(roformer_tf.load(folder)(examples(kind)), want)
     app = open_service(ServeConfig(model=(str(folder),))).app
@@ -133,7 +133,7 @@ ROWS = {
 @pytest.mark.quick_cases("openvino-embedding")
 @pytest.mark.parametrize("kind", ROWS)
 @pytest.mark.parametrize("to", TARGETS)
-def test_its_figures_are_those_of_its_model(to, kind, source, exported, tmp_path):
+def test_evaluate_gives_the_metrics_of_the_model(to, kind, source, exported, tmp_path):
     (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, ROWS[kind])), "utf-8")
     reports = []
     for model in (source(kind)[0], exported(to, kind)):
@@ -143,7 +143,7 @@ def test_its_figures_are_those_of_its_model(to, kind, source, exported, tmp_path
     assert_same(*reports)
 
 
-def test_an_export_searches_the_index_of_its_model(source, exported, tmp_path):
+def test_an_export_can_search_the_index_of_its_model(source, exported, tmp_path):
     folder, _ = source("embedding")
     add_documents(tmp_path / "index", VectorSettings().open(folder), [*map(Document, TEXTS)])
     model = str(exported("onnxruntime", "embedding"))
@@ -162,6 +162,6 @@ def test_an_export_searches_the_index_of_its_model(source, exported, tmp_path):
         ({"engine": "keras"}, "not --engine keras"),
     ],
 )
-def test_vectors_of_an_export_have_its_settings(settings, reason, exported):
+def test_settings_of_exported_vectors_cannot_be_changed(settings, reason, exported):
     with pytest.raises(InputError, match=reason):
         VectorSettings(**settings).open(exported("onnx", "embedding"))

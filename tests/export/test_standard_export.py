@@ -19,7 +19,7 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
-from tests.engines.test_network import FAMILIES, config_of, drawn
+from tests.engines.test_network import FAMILIES, config_of, with_random_weights
 from tests.export.test_export_card import code_of
 from tests.support.finetuned import load_finetuned
 
@@ -33,25 +33,25 @@ INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 3, "上海的天气"]
 
 
-def padded(rows, side, extra=3):
+def pad(rows, side, extra=3):
     """Pad token ids and segments on one side, as a tokenizer of transformers does."""
     length = max(len(ids) for ids, _ in rows) + extra
     arrays = {name: np.zeros((len(rows), length), "int64") for name in INPUTS}
     for number, (ids, segments) in enumerate(rows):
         start = length - len(ids) if side == "left" else 0
-        place = number, slice(start, start + len(ids))
-        arrays["input_ids"][place], arrays["token_type_ids"][place] = ids, segments
-        arrays["attention_mask"][place] = 1
+        index = number, slice(start, start + len(ids))
+        arrays["input_ids"][index], arrays["token_type_ids"][index] = ids, segments
+        arrays["attention_mask"][index] = 1
     return arrays
 
 
-def alone(model, ids, segments):
+def keras_output(model, ids, segments):
     """Return the Keras output for one text without padding."""
     rows = {"token_ids": np.array([ids], "int32"), "segment_ids": np.array([segments], "int32")}
     return np.asarray(model(rows))[0]
 
 
-def opened(runtime, path):
+def open_file(runtime, path):
     """Open a model file as a function from inputs to outputs by name."""
     if runtime == "onnxruntime":
         session = onnxruntime.InferenceSession(path)
@@ -71,10 +71,10 @@ RUNTIMES = ["onnxruntime", OPENVINO]
 
 @pytest.fixture(scope="module")
 def rows():
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     lengths = (1, 7, 16, 5)
     return [
-        (chance.integers(0, 40, n).tolist(), (np.arange(n) > n // 2).astype(int).tolist())
+        (rng.integers(0, 40, n).tolist(), (np.arange(n) > n // 2).astype(int).tolist())
         for n in lengths
     ]
 
@@ -83,23 +83,23 @@ def rows():
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_every_head_answers_as_keras_whatever_the_padding(runtime, pooling, family, rows, tmp_path):
+def test_every_head_equals_keras_on_both_padding_sides(runtime, pooling, family, rows, tmp_path):
     tokens = pooling == "tokens"
     kind = RoFormerForTokenClassification if tokens else RoFormerForSequenceClassification
     config = config_of(family, **({} if tokens else {"pooling": pooling}))
-    model, arrays = drawn(kind(config, num_labels=3))
+    model, arrays = with_random_weights(kind(config, num_labels=3))
     network = Network(model.config, arrays, "token_classifier" if tokens else "classifier")
     (tmp_path / "model.onnx").write_bytes(standard_model(network).SerializeToString())
-    run = opened(runtime, tmp_path / "model.onnx")
+    run = open_file(runtime, tmp_path / "model.onnx")
     # In transformers, only the mask marks padding, and a real token may have the id 0.
     rows = [([i or 1 for i in ids], segments) for ids, segments in rows]
     for side in ("right", "left"):
-        inputs = padded(rows, side)
+        inputs = pad(rows, side)
         logits = run(inputs)["logits"]
         for number, row in enumerate(rows):
-            seen = inputs["attention_mask"][number] == 1
-            actual = logits[number][seen] if tokens else logits[number]
-            np.testing.assert_allclose(actual, alone(model, *row), rtol=0, atol=BOUND)
+            is_token = inputs["attention_mask"][number] == 1
+            actual = logits[number][is_token] if tokens else logits[number]
+            np.testing.assert_allclose(actual, keras_output(model, *row), rtol=0, atol=BOUND)
 
 
 def operators(path):
@@ -111,19 +111,19 @@ def operators(path):
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-def test_question_answering_has_transformers_outputs(runtime, finetuned, rows, tmp_path):
+def test_question_answering_has_the_outputs_of_transformers(runtime, finetuned, rows, tmp_path):
     to = "onnx" if runtime == "onnxruntime" else runtime
     export(finetuned("question-answering"), tmp_path / "out", to)
     model = RoFormerForQuestionAnswering.from_pretrained(finetuned("question-answering"))
     file = "model.onnx" if to == "onnx" else "openvino_model.xml"
     rows = [([i % 22 + 1 for i in ids], segments) for ids, segments in rows]
-    inputs = padded(rows, "left")
-    outputs = opened(runtime, tmp_path / "out" / file)(inputs)
+    inputs = pad(rows, "left")
+    outputs = open_file(runtime, tmp_path / "out" / file)(inputs)
     assert set(outputs) == {"start_logits", "end_logits"}
     for number, (ids, segments) in enumerate(rows):
-        seen = inputs["attention_mask"][number] == 1
-        actual = [outputs[name][number][seen] for name in ("start_logits", "end_logits")]
-        want = alone(model, ids, segments).T
+        is_token = inputs["attention_mask"][number] == 1
+        actual = [outputs[name][number][is_token] for name in ("start_logits", "end_logits")]
+        want = keras_output(model, ids, segments).T
         np.testing.assert_allclose(actual, want, rtol=0, atol=BOUND)
     if to == "onnx":
         pair = "今天天气", "我们去公园学习"
@@ -149,7 +149,7 @@ def exported(finetuned, tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_export_has_optimums_layout(name, finetuned, exported):
+def test_an_export_has_the_layout_of_optimum(name, finetuned, exported):
     folder = exported(name)
     domains, names = operators(folder / "model.onnx")
     assert domains <= {"", "ai.onnx"}
@@ -164,22 +164,22 @@ def test_an_export_has_optimums_layout(name, finetuned, exported):
     tokenizer = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     assert files >= {"config.json", "model.onnx", "task.json", "README.md", *tokenizer}
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    own = json.loads((finetuned(name) / "config.json").read_text("utf-8"))
+    source_config = json.loads((finetuned(name) / "config.json").read_text("utf-8"))
     assert config["model_type"] == "roformer"
     for key in ("architectures", "id2label", "hidden_size", "vocab_size"):
-        assert config[key] == own[key], key
+        assert config[key] == source_config[key], key
 
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])
-def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
+def test_logits_of_a_regression_equal_its_predictions(to, finetuned, tmp_path):
     export(finetuned("regression"), tmp_path / "out", to)
     tokenizer = load_finetuned(finetuned("regression"))[1]
-    inputs = padded([tokenizer.encode(text) for text in TEXTS], "right")
+    inputs = pad([tokenizer.encode(text) for text in TEXTS], "right")
     file, runtime = {
         "onnx": ("model.onnx", "onnxruntime"),
         "openvino": ("openvino_model.xml", "openvino"),
     }[to]
-    logits = opened(runtime, tmp_path / "out" / file)(inputs)["logits"]
+    logits = open_file(runtime, tmp_path / "out" / file)(inputs)["logits"]
     want = [x["score"] for x in roformer_tf.load(finetuned("regression"))(TEXTS)]
     np.testing.assert_allclose(logits[:, 0], want, rtol=0, atol=1e-5)
     assert not (tmp_path / "out" / "model.onnx").exists() or to == "onnx"
@@ -187,16 +187,16 @@ def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])
 @pytest.mark.parametrize(("source", "dimensions"), [("sim_char", 7), ("word", None)])
-def test_vectors(source, dimensions, to, released, tmp_path):
+def test_exported_vectors_equal_embed(source, dimensions, to, released, tmp_path):
     folder = released(source)
     embedder = VectorSettings(dimensions=dimensions).open(folder)
     flags = [] if dimensions is None else ["--dimensions", str(dimensions)]
     assert main(["export", str(folder), "--to", to, "--output", str(tmp_path / "out"), *flags]) == 0
     file = "model.onnx" if to == "onnx" else "openvino_model.xml"
-    run = opened("onnxruntime" if to == "onnx" else "openvino", tmp_path / "out" / file)
+    run = open_file("onnxruntime" if to == "onnx" else "openvino", tmp_path / "out" / file)
     rows = [embedder.tokenizer.encode(text) for text in TEXTS]
     for side in ("right", "left"):
-        inputs = padded(rows, side)
+        inputs = pad(rows, side)
         outputs = run(inputs)
         assert outputs.keys() == {"last_hidden_state", "sentence_embedding"}
         want = embedder.embed(TEXTS)
@@ -209,7 +209,7 @@ def test_vectors(source, dimensions, to, released, tmp_path):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])
 @pytest.mark.parametrize("name", ["classification", "sim"])
-def test_the_lines_of_its_card_give_our_numbers(
+def test_the_code_in_an_export_card_gives_the_same_numbers(
     name, to, finetuned, released, tmp_path, monkeypatch
 ):
     folder = released("sim_char") if name == "sim" else finetuned(name)
@@ -218,7 +218,7 @@ def test_the_lines_of_its_card_give_our_numbers(
     code = code_of(card)
     assert "roformer_tf" not in code
     tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(tmp_path / "out")
-    inputs = padded([tokenizer.encode(text) for text in TEXTS], "right")
+    inputs = pad([tokenizer.encode(text) for text in TEXTS], "right")
     monkeypatch.chdir(tmp_path / "out")
     actual = {"inputs": inputs, "np": np}
     exec(code[code.index("import onnxr" if to == "onnx" else "import openvino") :], actual)
@@ -227,7 +227,7 @@ def test_the_lines_of_its_card_give_our_numbers(
         want = np.stack([x["vector"] for x in predictions])
         np.testing.assert_allclose(actual["vectors"], want, rtol=0, atol=BOUND)
     else:
-        shares = np.exp(actual["answers"]["logits"])
-        shares /= shares.sum(axis=1, keepdims=True)
+        probabilities = np.exp(actual["answers"]["logits"])
+        probabilities /= probabilities.sum(axis=1, keepdims=True)
         want = [list(x["scores"].values()) for x in predictions]
-        np.testing.assert_allclose(shares, want, rtol=0, atol=BOUND)
+        np.testing.assert_allclose(probabilities, want, rtol=0, atol=BOUND)

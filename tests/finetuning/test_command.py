@@ -33,7 +33,7 @@ DEMO = RECIPES / "demo.json"
 
 
 @pytest.mark.parametrize(
-    ("asked", "task", "pooling"),
+    ("setting", "task", "pooling"),
     [
         (None, "classification", "cls"),
         ("mean", "classification", "mean"),
@@ -41,15 +41,15 @@ DEMO = RECIPES / "demo.json"
         ("cls", "ranking", "cls"),
     ],
 )
-def test_an_answer_is_read_from_where_it_is_asked_for(released, asked, task, pooling):
+def test_pooling_depends_on_setting_and_task(released, setting, task, pooling):
     config = FinetuneConfig(
-        checkpoint=str(released("char")), train="", output="", pooling=asked, precision="float32"
+        checkpoint=str(released("char")), train="", output="", pooling=setting, precision="float32"
     )
     assert read_initial_state(config, TASKS[task]).architecture.pooling == pooling
 
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])
-def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, released, tmp_path):
+def test_generators_are_fine_tuned_with_bidirectional_attention(kind, released, tmp_path):
     """Under a causal mask, [CLS] sees no text, and under UniLM's, only the first text of a pair."""
     RoFormerForCausalLM.from_pretrained(released("char"), attention_type=kind).save_pretrained(
         tmp_path
@@ -66,7 +66,7 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
 
-def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(released, tmp_path):
+def test_the_task_paraphrase_uses_unilm_attention(released, tmp_path):
     RoFormerForSentenceSimilarity.from_pretrained(
         released("sim_char"), attention_type="bidirectional"
     ).save_pretrained(tmp_path)
@@ -78,7 +78,7 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
 
 
 @pytest.mark.parametrize(
-    ("began", "asked", "want"),
+    ("previous", "setting", "want"),
     [
         (3, "auto", 3),  # from settings.yaml of an earlier version, with a fixed default
         (1, "auto", 1),  # chosen at the start: examples added since then change no schedule
@@ -87,23 +87,23 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
         (None, 2, 2),
     ],
 )
-def test_a_run_that_was_begun_keeps_its_number_of_epochs(began, asked, want, tmp_path):
+def test_a_resumed_run_keeps_its_number_of_epochs(previous, setting, want, tmp_path):
     settings = tmp_path / "settings.yaml"
-    if began:
-        settings.write_text(yaml.safe_dump({"epochs": began}), encoding="utf-8")
+    if previous:
+        settings.write_text(yaml.safe_dump({"epochs": previous}), encoding="utf-8")
     config = FinetuneConfig(
-        checkpoint="", train="", output=str(tmp_path), epochs=asked, precision="float32"
+        checkpoint="", train="", output=str(tmp_path), epochs=setting, precision="float32"
     )
     assert settle_auto(config).epochs == want
 
 
-def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
+def test_a_resumed_run_keeps_its_learning_rate(tmp_path):
     config = FinetuneConfig(checkpoint="", train="", output=str(tmp_path), precision="float32")
     assert settle_auto(config).optimizer.learning_rate == "auto"
     (tmp_path / "settings.yaml").write_text("learning_rate: 0.0002\nepochs: 2\n")
     assert settle_auto(config).optimizer.learning_rate == 2e-4
-    arguments = FinetuneOptimizerConfig(learning_rate=1e-3)
-    config = dataclasses.replace(config, optimizer=arguments)
+    optimizer_config = FinetuneOptimizerConfig(learning_rate=1e-3)
+    config = dataclasses.replace(config, optimizer=optimizer_config)
     assert settle_auto(config).optimizer.learning_rate == 1e-3
 
 
@@ -123,9 +123,7 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
         (90_000, {}, 1, "question-answering"),
     ],
 )
-def test_many_examples_at_a_high_rate_are_passed_over_less_often(
-    examples, changes, want, task, capsys
-):
+def test_many_examples_at_a_high_rate_get_fewer_epochs(examples, changes, want, task, capsys):
     """The architecture is that of `make demo`; its default learning rate is 5e-4."""
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
     architecture = RoFormerConfig.from_file(DEMO)
@@ -146,7 +144,7 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(
 
 
 @pytest.mark.parametrize("folds", [[], [(range(40), range(40))]])
-def test_a_run_too_short_for_a_single_step_is_refused(folds):
+def test_a_run_without_a_complete_step_is_rejected(folds):
     optimizer = FinetuneOptimizerConfig(accumulate=3)
     settings = {"checkpoint": "", "train": "", "output": "", "epochs": 1}
     config = FinetuneConfig(**settings, optimizer=optimizer)
@@ -156,22 +154,22 @@ def test_a_run_too_short_for_a_single_step_is_refused(folds):
         check_steps(config, task, sets)
 
 
-@pytest.mark.parametrize("asked", [16, 200])  # shorter and longer than the texts
-def test_a_length_that_is_asked_for_is_taken(asked):
+@pytest.mark.parametrize("setting", [16, 200])  # shorter and longer than the texts
+def test_an_explicit_max_length_is_kept(setting):
     config = FinetuneConfig(
-        checkpoint="", train="", output="", precision="float32", max_length=asked
+        checkpoint="", train="", output="", precision="float32", max_length=setting
     )
     encoded = SimpleNamespace(lengths=np.full(9, 50))
     labelling = SimpleNamespace(encode=lambda *_: encoded, default_max_length=1024)
     task = SimpleNamespace(labelling=labelling, long_texts="are cut")
     sets = SimpleNamespace(train=range(9), valid=range(1), test=range(1))
     start = SimpleNamespace(architecture=RoFormerConfig.from_file(DEMO), tokenizer=None)
-    assert choose_length(config, task, sets, start) == asked
-    assert asked != pick_max_length(encoded.lengths)
+    assert choose_length(config, task, sets, start) == setting
+    assert setting != pick_max_length(encoded.lengths)
 
 
 @pytest.mark.parametrize(("form", "want"), [("learned", 40), ("rotary", 64), ("t5", 64)])
-def test_rows_are_no_longer_than_a_table_of_learned_positions(form, want):
+def test_max_length_is_limited_by_learned_positions(form, want):
     architecture = RoFormerConfig.from_file(DEMO).replace(
         position_embedding_type=form, max_position_embeddings=40
     )
@@ -185,8 +183,8 @@ def test_rows_are_no_longer_than_a_table_of_learned_positions(form, want):
 
 
 @pytest.fixture
-def given_to_fit(released, tmp_path, monkeypatch):
-    """given_to_fit(*flags) → the model and the first batch of the call of `fit`."""
+def fit_arguments(released, tmp_path, monkeypatch):
+    """fit_arguments(*flags) → the model and the first batch of the call of `fit`."""
     train = tmp_path / "train.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(16)]
     train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -207,16 +205,16 @@ def given_to_fit(released, tmp_path, monkeypatch):
     return run
 
 
-def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to_fit):
+def test_precision_r_drop_and_fgm_reach_the_training_step(fit_arguments):
     """R-Drop is set in the loss and doubles each batch; FGM wraps the model."""
-    model, (inputs, *_) = given_to_fit("--precision", "mixed_bfloat16")
+    model, (inputs, *_) = fit_arguments("--precision", "mixed_bfloat16")
     assert model.dtype_policy.name == "mixed_bfloat16"
     assert not isinstance(model, AdversarialModel)
     assert model.loss.settings.r_drop == 0
     assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
 
-    dear = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
-    model, (inputs, *rest) = given_to_fit(*dear)
+    flags = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
+    model, (inputs, *rest) = fit_arguments(*flags)
     assert model.dtype_policy.name == "float32"
     assert isinstance(model, AdversarialModel)
     assert model.epsilon == 0.5
@@ -226,9 +224,9 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     assert len(inputs["token_ids"]) == 8
 
 
-def test_the_chosen_epochs_are_written_down_and_the_same_command_continues(given_to_fit, tmp_path):
+def test_chosen_epochs_are_saved_and_the_command_resumes(fit_arguments, tmp_path):
     """12 training examples in batches of 4 are few, so 10 epochs are chosen."""
     for _ in range(2):
-        given_to_fit("--precision", "float32")
+        fit_arguments("--precision", "float32")
     settings = tmp_path / "run--precision-float32" / "settings.yaml"
     assert yaml.safe_load(settings.read_text(encoding="utf-8"))["epochs"] == 10

@@ -29,8 +29,8 @@ def write(path, count, seed):
             characters.insert(rng.integers(len(characters) + 1), str(rng.choice(["北京", "上海"])))
             text = "".join(characters)
             tags = ["O"] * len(text)
-            at = re.search("北京|上海", text)
-            tags[at.start() : at.end()] = ["B-LOC", "I-LOC"]
+            match = re.search("北京|上海", text)
+            tags[match.start() : match.end()] = ["B-LOC", "I-LOC"]
             file.writelines(f"{x}\t{y}\n" for x, y in zip(text, tags, strict=True))
             file.write("\n")
     return path
@@ -68,13 +68,13 @@ def run(shallow, tmp_path_factory):
 
 
 @pytest.mark.slow
-def test_it_learns_and_all_answer_alike(run, tmp_path):
+def test_crf_learns_and_all_commands_agree(run, tmp_path):
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert report["test"]["f1"] > 0.9
     test = run.parent / "test.conll"
     output = tmp_path / "answers.jsonl"
-    more = ["--input", str(test), "--output", str(output)]
-    assert main(["predict", "--model", str(run / "model"), *more]) == 0
+    arguments = ["--input", str(test), "--output", str(output)]
+    assert main(["predict", "--model", str(run / "model"), *arguments]) == 0
     predicted = [json.loads(line)["tags"] for line in output.open(encoding="utf-8")]
     blocks = test.read_text(encoding="utf-8").strip().split("\n\n")
     sentences = [[line.split("\t") for line in block.splitlines()] for block in blocks]
@@ -82,13 +82,13 @@ def test_it_learns_and_all_answer_alike(run, tmp_path):
     assert report["test"]["f1"] == pytest.approx(f1_score(gold, predicted), abs=1e-6)
     loaded = roformer_tf.load(run / "model")(["".join(x for x, _ in item) for item in sentences])
     assert [[unit["label"] for unit in item["tags"]] for item in loaded] == predicted
-    judged = tmp_path / "judged.json"
-    assert main(["evaluate", str(run / "model"), *flags(data=test, output=judged)]) == 0
-    assert json.loads(judged.read_text(encoding="utf-8"))["test"] == report["test"]
+    figures = tmp_path / "judged.json"
+    assert main(["evaluate", str(run / "model"), *flags(data=test, output=figures)]) == 0
+    assert json.loads(figures.read_text(encoding="utf-8"))["test"] == report["test"]
 
 
 @pytest.mark.slow
-def test_its_weights_are_trained_saved_and_never_dropped_silently(run, tmp_path, caplog):
+def test_crf_weights_are_trained_saved_and_dropped_with_a_warning(run, tmp_path, caplog):
     model = roformer_tf.RoFormerForTokenClassification.from_pretrained(run / "model")
     labels = json.loads((run / "model" / "task.json").read_text(encoding="utf-8"))["labels"]
     steps, start = np.asarray(model.crf.transitions), np.asarray(model.crf.start)
@@ -108,25 +108,25 @@ def test_its_weights_are_trained_saved_and_never_dropped_silently(run, tmp_path,
 
 
 @pytest.mark.slow
-def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
+def test_conversion_keeps_crf_weights(run, tmp_path):
     """Converting to another layout and back keeps all weights bit-identical."""
     source = run / "model"
     for number, to in enumerate(("tf1", "own")):
         target = tmp_path / str(number)
         assert main(["checkpoints", "convert", str(source), str(target), "--to", to]) == 0
         source = target
-    kinds = [
+    models = [
         roformer_tf.RoFormerForTokenClassification.from_pretrained(x)
         for x in (run / "model", source)
     ]
-    before, after = (model.named_variables() for model in kinds)
+    before, after = (model.named_variables() for model in models)
     assert before.keys() == after.keys()
     assert sum(name.startswith("crf/") for name in before) == 3
     for name, variable in before.items():
         np.testing.assert_array_equal(np.asarray(variable), np.asarray(after[name]))
 
 
-def test_rows_tell_where_a_text_begins_and_ends(released):
+def test_label_input_marks_the_start_and_end_of_a_text(released):
     """Only the window of the first unit has a start label, only that of the last an end label."""
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
     task = Tagging(labels=("O", "B", "I"), crf=True, max_length=10)
@@ -153,7 +153,7 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
 
 
 @pytest.mark.parametrize(
-    ("more", "message"),
+    ("options", "message"),
     [
         (["--r-drop", "1"], "--r-drop treats labels separately; --crf has one loss for all."),
         (["--focal", "2"], "focal treats labels separately"),
@@ -161,15 +161,15 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
         (["--class-weights", "balanced"], "--class-weights treats labels separately"),
     ],
 )
-def test_what_it_cannot_do_is_refused(more, message, shallow, tmp_path, capsys):
+def test_incompatible_loss_settings_are_rejected(options, message, shallow, tmp_path, capsys):
     train = write(tmp_path / "train.conll", 24, 1)
     arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
-    assert main(["finetune", *arguments, "--crf", *more]) == 2
+    assert main(["finetune", *arguments, "--crf", *options]) == 2
     assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
 
 
-def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
+def test_crf_is_only_for_tagging(shallow, tmp_path, capsys):
     train = Path(tmp_path / "train.tsv")
     lines = "".join(f"今天很好{'坏好'[i % 2] * i}\t{i % 2}\n" for i in range(24))
     train.write_text("text\tlabel\n" + lines, encoding="utf-8")

@@ -27,7 +27,7 @@ def model(shallow):
     return RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=2)
 
 
-def rows_of(batches):
+def sequences_of(batches):
     """Return token ids without padding and the target of each sequence with a weight."""
     actual = []
     for inputs, targets, weights in batches:
@@ -42,7 +42,7 @@ def rows_of(batches):
     return actual
 
 
-def an_epoch(batches):
+def batches_of_epoch(batches):
     """Return the batches that Keras reads in one epoch."""
     if isinstance(batches, keras.utils.PyDataset):
         actual = [batches[number] for number in range(len(batches))]
@@ -51,11 +51,11 @@ def an_epoch(batches):
     return list(batches)
 
 
-def test_every_epoch_has_every_row_once_in_an_order_of_its_own(reviews, model):
+def test_epochs_contain_all_rows_in_different_orders(reviews, model):
     data = LabelledDataset.from_file(reviews, max_length=64)
     batches = data.batches(model.tokenizer, batch_size=3)
     assert len(batches) == 14
-    first, second = (rows_of(an_epoch(batches)) for _ in range(2))
+    first, second = (sequences_of(batches_of_epoch(batches)) for _ in range(2))
     want = [
         (tuple(model.tokenizer.encode(item.texts[0])[0]), data.task.labels.index(item.label))
         for item in data.examples
@@ -64,7 +64,7 @@ def test_every_epoch_has_every_row_once_in_an_order_of_its_own(reviews, model):
     assert first != second
 
 
-def test_the_parts_are_all_and_share_nothing(reviews):
+def test_splits_are_disjoint_and_complete(reviews):
     data = LabelledDataset.from_file(reviews, "classification")
     train, valid = data.split(valid=0.25)
     assert (len(train), len(valid)) == (30, 10)
@@ -74,7 +74,7 @@ def test_the_parts_are_all_and_share_nothing(reviews):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews, shallow, tmp_path):
+def test_fit_evaluates_validation_data_and_saving_keeps_predictions(reviews, shallow, tmp_path):
     keras.utils.set_random_seed(0)
     half, _ = LabelledDataset.from_file(reviews, max_length=64).split(valid=0.5)
     train, valid = half.split(valid=0.4)
@@ -91,24 +91,24 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews,
         shuffle=False,
         verbose=0,
     ).history
-    answers = valid.predict(model)
-    right = np.mean([a.label == b.label for a, b in zip(answers, valid.examples, strict=True)])
+    predictions = valid.predict(model)
+    right = np.mean([a.label == b.label for a, b in zip(predictions, valid.examples, strict=True)])
     assert history["val_accuracy"][-1] == pytest.approx(right)
     gold = [valid.task.labels.index(example.label) for example in valid.examples]
-    likelihoods = [answer.scores[label] for answer, label in zip(answers, gold, strict=True)]
+    probabilities = [p.scores[label] for p, label in zip(predictions, gold, strict=True)]
     # Keras averages over all 9 sequences, including the padding with weight 0.
-    losses = -np.log(likelihoods).sum()  # float32 probabilities are exact to about 1e-7
+    losses = -np.log(probabilities).sum()  # float32 probabilities are exact to about 1e-7
     assert history["val_loss"][-1] * 9 == pytest.approx(losses, rel=1e-4, abs=1e-5)
     train.save_model(model, tmp_path / "model")
-    kept = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text("utf-8"))
-    assert kept["model_max_length"] == 64 < model.config.max_position_embeddings
+    tokenizer_config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text("utf-8"))
+    assert tokenizer_config["model_max_length"] == 64 < model.config.max_position_embeddings
     loaded, _, task = load_finetuned(tmp_path / "model")
     assert task == train.task
-    for item, other in zip(valid.predict(loaded), answers, strict=True):
+    for item, other in zip(valid.predict(loaded), predictions, strict=True):
         np.testing.assert_array_equal(item.scores, other.scores)
 
 
-def test_a_model_without_tokenizer_is_refused(reviews, shallow):
+def test_a_model_without_tokenizer_is_rejected(reviews, shallow):
     data = LabelledDataset.from_file(reviews)
     model = RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=2)
     model.tokenizer = None
@@ -121,12 +121,12 @@ def test_epochs_follow_each_other():
 
     batches = grain.MapDataset.range(100).map(lambda n: (np.array([n]), np.array([n]), np.ones(1)))
     fed = epochs(batches, 3)
-    seen = [[int(labels[0]) for _, labels, _ in an_epoch(fed)] for _ in range(2)]
-    begin = seen[0][0]
-    assert [n for epoch in seen for n in epoch] == list(range(begin, begin + 6))
+    seen = [[int(labels[0]) for _, labels, _ in batches_of_epoch(fed)] for _ in range(2)]
+    start = seen[0][0]
+    assert [n for epoch in seen for n in epoch] == list(range(start, start + 6))
 
 
-def nonsense(reviews, model):
+def invalid_arguments(reviews, model):
     """Return common mistakes in the arguments, by the text of the error message."""
     data = LabelledDataset.from_file(reviews)
     examples, task = data.examples, data.task
@@ -143,8 +143,8 @@ def nonsense(reviews, model):
     }
 
 
-def test_what_are_no_examples_is_refused_at_once(reviews, model):
-    for message, arguments in nonsense(reviews, model).items():
+def test_invalid_examples_are_rejected(reviews, model):
+    for message, arguments in invalid_arguments(reviews, model).items():
         with pytest.raises(InputError, match=f"{message}.*from_file"):
             LabelledDataset(*arguments)
 
@@ -186,7 +186,7 @@ def test_arguments_of_its_methods_are_checked(call, message, reviews, model):
         ("reranking", {"query": "今天", "documents": ["天", "气"], "labels": [0, 1]}),
     ],
 )
-def test_tasks_that_compare_sequences_are_refused(task, row, tmp_path, model):
+def test_tasks_that_compare_sequences_are_rejected(task, row, tmp_path, model):
     path = tmp_path / "a.jsonl"
     line = json.dumps(row, ensure_ascii=False) + "\n"
     path.write_text("".join(line.replace("气", sign) for sign in "气很好"), "utf-8")

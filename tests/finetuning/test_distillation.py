@@ -77,7 +77,7 @@ def examples_of(name):
 )
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
-def test_nobody_differs_from_oneself_as_the_teacher(name):
+def test_the_loss_is_zero_with_the_model_as_its_own_teacher(name):
     """With the model as its own teacher, the distillation loss is 0.
 
     This shows that each teacher logit is compared with the student's logit at the same index.
@@ -93,21 +93,21 @@ def test_nobody_differs_from_oneself_as_the_teacher(name):
     def loss(data, **settings):
         rng = np.random.default_rng(0)
         inputs, targets, weights = data.build(np.arange(len(data.lengths)), 6, lambda _: rng)
-        taken = {name: inputs[name] for name in ("token_ids", "segment_ids")}
-        outputs = model(taken)
+        model_inputs = {name: inputs[name] for name in ("token_ids", "segment_ids")}
+        outputs = model(model_inputs)
         if task.compares:
             return float(task.objective.batch_loss(targets, outputs, weights, inputs))
         return float(make_loss(task, LossConfig(**settings), [])(targets, outputs, weights))
 
-    half = task.labelling.with_soft_targets(data, logits, len(examples))
-    assert loss(half, teacher="it") == pytest.approx(loss(data) / 2, rel=1e-5)
-    alone = task.labelling.with_soft_targets(data, logits, labelled=0)
-    assert loss(alone, teacher="it") == pytest.approx(0, abs=1e-6)
-    moved = [x + 1 + np.arange(x.size).reshape(x.shape) for x in logits]
-    assert loss(task.labelling.with_soft_targets(data, moved, labelled=0), teacher="it") > 1e-3
+    with_labels = task.labelling.with_soft_targets(data, logits, len(examples))
+    assert loss(with_labels, teacher="it") == pytest.approx(loss(data) / 2, rel=1e-5)
+    without_labels = task.labelling.with_soft_targets(data, logits, labelled=0)
+    assert loss(without_labels, teacher="it") == pytest.approx(0, abs=1e-6)
+    shifted = [x + 1 + np.arange(x.size).reshape(x.shape) for x in logits]
+    assert loss(task.labelling.with_soft_targets(data, shifted, labelled=0), teacher="it") > 1e-3
 
 
-def test_a_teacher_of_answers_may_have_other_tokens():
+def test_answer_logits_are_converted_between_tokenizers():
     """Token probabilities are sums over characters.
 
     One tokenizer has words (今天, 天气, 很好), the other one characters.
@@ -117,28 +117,28 @@ def test_a_teacher_of_answers_may_have_other_tokens():
         for size in (2, 1)
     )
     rng = np.random.default_rng(0)
-    of_words, of_characters = rng.normal(size=(5, 2)), rng.normal(size=(8, 2))
-    logits = token_logits(character_logits([(of_characters, characters)], 6), words)
-    relative = np.exp(of_characters - of_characters[0])[1:-1]
+    word_logits, char_logits = rng.normal(size=(5, 2)), rng.normal(size=(8, 2))
+    logits = token_logits(character_logits([(char_logits, characters)], 6), words)
+    relative = np.exp(char_logits - char_logits[0])[1:-1]
     want = np.log(relative.reshape(3, 2, 2).sum(axis=1))
     np.testing.assert_allclose(logits[1:-1], want, rtol=1e-5)
     assert (logits[[0, -1]] == 0).all()
-    logits = token_logits(character_logits([(of_words, words)], 6), characters)[1:-1]
-    want = (of_words - of_words[0])[1:-1]
+    logits = token_logits(character_logits([(word_logits, words)], 6), characters)[1:-1]
+    want = (word_logits - word_logits[0])[1:-1]
     # A word starts at its first character and ends at its last one.
     np.testing.assert_allclose(logits[::2, 0], want[:, 0], rtol=1e-5)
     np.testing.assert_allclose(logits[1::2, 1], want[:, 1], rtol=1e-5)
     assert logits[1::2, 0].max() < -1e29 > logits[::2, 1].max()
 
 
-def test_of_two_windows_the_higher_logit_counts():
+def test_overlapping_windows_use_the_higher_logit():
     first, second = (np.array([[-1, -1], [start, start + 1]]) for start in (0, 1))
     windows = [(np.eye(2), first), (np.float32([[1, 0], [5, 3]]), second), (-np.eye(2), second)]
     assert character_logits(windows, 2).tolist() == [[-1, 1], [4, 3]]
 
 
 @pytest.mark.parametrize("prompts", [False, True])
-def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
+def test_teacher_spans_are_converted_to_student_tokens(prompts):
     task = (PromptedSpans if prompts else Spans)(labels=("LOC", "PER"), max_length=32)
     example = Example((OTHER,), [("PER", 0, 2)], "a:1")  # 我们去公园
     data = task.labelling.training_data([example], random_model(task).tokenizer)
@@ -151,27 +151,27 @@ def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
         return
     # PER comes first because it is a gold label of the text.
     for row, (hard, soft) in enumerate(targets):
-        begin = int(hard[0, 1]) + 1
-        assert hard[0, [0, 3]].tolist() == [begin + 6, 0.5]
-        expected = [begin, begin + 1, 0, 0.5] if row == 0 else [begin + 3, begin + 4, 0, t]
+        start = int(hard[0, 1]) + 1
+        assert hard[0, [0, 3]].tolist() == [start + 6, 0.5]
+        expected = [start, start + 1, 0, 0.5] if row == 0 else [start + 3, start + 4, 0, t]
         np.testing.assert_allclose(soft[1], expected)
-        assert hard[1].tolist() == ([begin, begin + 1, 0, 1] if row == 0 else [0] * 4)
+        assert hard[1].tolist() == ([start, start + 1, 0, 1] if row == 0 else [0] * 4)
 
 
-def test_answers_of_a_teacher_are_in_the_tokens_of_the_student():
+def test_teacher_answers_are_converted_to_student_tokens():
     task = QuestionAnswering(max_length=32)
     example = Example(("学", OTHER), (("公园", 3),), "a:1")  # 我们去公园, by characters
     data = task.labelling.training_data([example], random_model(task).tokenizer)
     logits = np.stack([np.arange(5), -np.arange(5)], axis=-1).astype("float32")
-    taught = task.labelling.with_soft_targets(data, [logits], labelled=1)
-    (_, (targets,), _) = taught.batches(1, seed=0)[0]
-    of_context = targets[3:8]  # the context follows [CLS] 学 [SEP]
-    assert of_context[:, :2].argmax(axis=0).tolist() == [3, 4]
-    np.testing.assert_array_equal(of_context[:, 2:4], logits)
-    assert set(of_context[:, 4]) == {0.5}
+    distilled = task.labelling.with_soft_targets(data, [logits], labelled=1)
+    (_, (targets,), _) = distilled.batches(1, seed=0)[0]
+    in_context = targets[3:8]  # the context follows [CLS] 学 [SEP]
+    assert in_context[:, :2].argmax(axis=0).tolist() == [3, 4]
+    np.testing.assert_array_equal(in_context[:, 2:4], logits)
+    assert set(in_context[:, 4]) == {0.5}
 
 
-def test_windows_of_a_text_have_its_probabilities():
+def test_all_windows_of_a_text_get_its_soft_targets():
     task = Classification(**LABELS, long_texts="windows")
     examples = [Example((text,), "b", "") for text in (TEXT, LONG * 2)]
     data = task.labelling.training_data(examples, random_model(task).tokenizer)
@@ -182,7 +182,7 @@ def test_windows_of_a_text_have_its_probabilities():
     assert targets[1:].tolist() == [[1, 4, 5, 6, 1]] * (len(targets) - 1)
 
 
-def test_a_teachers_number_is_in_the_unit_of_the_data():
+def test_regression_logits_use_the_students_mean_and_deviation():
     """A teacher with another mean and deviation returns numbers in the unit of the labels."""
     task = Regression(mean=3.0, deviation=2.0)
     assert task.decoding.logits(np.float32([7])).tolist() == [2]
@@ -199,26 +199,26 @@ def test_a_teachers_number_is_in_the_unit_of_the_data():
         (Classification(**LABELS, text_columns=("a", "b")), "has the texts a, b"),
     ],
 )
-def test_a_teacher_of_something_else_is_refused(teacher, message):
+def test_a_mismatched_teacher_is_rejected(teacher, message):
     with pytest.raises(InputError, match=rf"^folder cannot be the --teacher: .*{message}"):
         check_teacher("folder", teacher, TASKS["classification"][0])
 
 
-def test_unlabelled_texts_need_a_teacher_or_an_adaptation():
+def test_unlabelled_texts_require_a_teacher_or_adaptation():
     with pytest.raises(InputError, match="or for --teacher"):
         FinetuneConfig(train="", output="", unlabelled=("more.txt",))
     FinetuneConfig(train="", output="", unlabelled=("more.txt",), loss=LossConfig(teacher="folder"))
 
 
 @pytest.fixture(scope="module")
-def typed(shallow, tmp_path_factory):
+def runs(shallow, tmp_path_factory):
     """A folder with data files, finetune(name, *flags) → exit code, and a random teacher."""
     folder = tmp_path_factory.mktemp("distillation")
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("今天气很好我们去公园学习"), 9)) for _ in range(80)]
     sets = {"train": texts[:32], "valid": texts[32:40], "test": texts[40:60]}
-    for name, some in sets.items():
-        lines = "".join(f"{text}\t{'好坏'['好' in text]}\n" for text in some)
+    for name, texts_of_set in sets.items():
+        lines = "".join(f"{text}\t{'好坏'['好' in text]}\n" for text in texts_of_set)
         (folder / f"{name}.tsv").write_text("text\tlabel\n" + lines, encoding="utf-8")
     (folder / "more.txt").write_text("\n".join(["", *texts[60:]]) + "\n", encoding="utf-8")
     files = [word for name in sets for word in (f"--{name}", str(folder / f"{name}.tsv"))]
@@ -227,34 +227,34 @@ def typed(shallow, tmp_path_factory):
     models = save_random_models({"teacher": teacher}, folder)
 
     def finetune(name, *flags):
-        words = ["--checkpoint", str(shallow), "--output", str(folder / name), *settings.split()]
+        args = ["--checkpoint", str(shallow), "--output", str(folder / name), *settings.split()]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
-            return main(["finetune", *files, *words, *flags])
+            return main(["finetune", *files, *args, *flags])
 
     return SimpleNamespace(folder=folder, finetune=finetune, teacher=str(models["teacher"]))
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_run_with_a_teacher(typed, capsys):
-    folder, flags = typed.folder, ["--teacher", typed.teacher]
-    assert typed.finetune("plain") == 0
+def test_finetuning_with_a_teacher(runs, capsys):
+    folder, flags = runs.folder, ["--teacher", runs.teacher]
+    assert runs.finetune("plain") == 0
     flags += ["--unlabelled", str(folder / "more.txt"), "--compare-without-teacher"]
-    assert typed.finetune("taught", *flags) == 0
+    assert runs.finetune("taught", *flags) == 0
     actual = capsys.readouterr()
     assert "more.txt: 20 unlabelled examples" in actual.out
     assert "1 of 21 rows skipped" in actual.err
-    assert f"the teacher is {typed.teacher}" in actual.out
-    taught, plain = (
+    assert f"the teacher is {runs.teacher}" in actual.out
+    with_teacher, plain = (
         json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
         for name in ("taught", "plain")
     )
-    assert (taught["losses"][-1]["step"], plain["losses"][-1]["step"]) == (8, 4)
+    assert (with_teacher["losses"][-1]["step"], plain["losses"][-1]["step"]) == (8, 4)
     assert "teacher" not in plain
     rows = [line.split("\t") for line in (folder / "test.tsv").read_text("utf-8").splitlines()[1:]]
-    predicted = roformer_tf.load(typed.teacher, precision="float32")([text for text, _ in rows])
+    predicted = roformer_tf.load(runs.teacher, precision="float32")([text for text, _ in rows])
     right = [x["label"] == label for x, (_, label) in zip(predicted, rows, strict=True)]
-    assert taught["teacher"]["test"]["accuracy"] == pytest.approx(np.mean(right))
+    assert with_teacher["teacher"]["test"]["accuracy"] == pytest.approx(np.mean(right))
     assert f"  the teacher: accuracy {np.mean(right):.4f}" in actual.out
     assert "教师模型（测试集）" in (folder / "taught" / "report.md").read_text(encoding="utf-8")
     weights = {
@@ -266,21 +266,21 @@ def test_a_run_with_a_teacher(typed, capsys):
 
 def assert_same_as_plain(folder):
     """Assert that run `taught` without its teacher gives the same model as run `plain`."""
-    taught, plain = (
+    with_teacher, plain = (
         json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
         for name in ("taught", "plain")
     )
-    without = taught["without_teacher"]
-    assert without["test"] == plain["test"]
-    assert without["intervals"]["test"] == plain["intervals"]["test"]
-    for name, (gain, _) in without["difference"]["test"].items():
-        assert gain == pytest.approx(taught["test"][name] - plain["test"][name])
+    result = with_teacher["without_teacher"]
+    assert result["test"] == plain["test"]
+    assert result["intervals"]["test"] == plain["intervals"]["test"]
+    for name, (gain, _) in result["difference"]["test"].items():
+        assert gain == pytest.approx(with_teacher["test"][name] - plain["test"][name])
     (best,) = folder.glob("taught/trials/without-teacher-*/best/model.safetensors")
     assert best.read_bytes() == (folder / "plain/model/model.safetensors").read_bytes()
 
 
 @pytest.mark.slow
-def test_spans_without_the_teacher_are_those_of_a_run_without_it(shallow, tmp_path, monkeypatch):
+def test_spans_compared_without_the_teacher_equal_a_plain_run(shallow, tmp_path, monkeypatch):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
     rng = np.random.default_rng(0)
     for name, size in (("train", 24), ("valid", 8), ("test", 16)):
@@ -305,30 +305,30 @@ def test_spans_without_the_teacher_are_those_of_a_run_without_it(shallow, tmp_pa
     settings = "--epochs 6 --batch-size 8 --learning-rate 1e-2 --precision float32 --no-baseline"
     command = ["finetune", *files, "--checkpoint", str(shallow), *settings.split()]
     assert main([*command, "--output", "plain"]) == 0
-    taught = [*command, "--teacher", teacher, "--output", "taught"]
-    assert main(taught) == 0
+    with_teacher = [*command, "--teacher", teacher, "--output", "taught"]
+    assert main(with_teacher) == 0
     before = Path("taught/model/model.safetensors").read_bytes()
-    assert main([*taught, "--compare-without-teacher"]) == 0  # continues the finished run
+    assert main([*with_teacher, "--compare-without-teacher"]) == 0  # continues the finished run
     assert Path("taught/model/model.safetensors").read_bytes() == before
     assert_same_as_plain(tmp_path)
     report = json.loads(Path("taught/report.json").read_text("utf-8"))
     assert report["without_teacher"]["test"]["f1"] > 0
 
 
-def test_a_comparison_without_the_teacher_needs_a_teacher_of_labels():
+def test_compare_without_teacher_requires_a_teacher():
     with pytest.raises(InputError, match=r"-teacher needs --teacher\. Give both"):
         FinetuneConfig(train="", output="", compare_without_teacher=True)
-    taught = LossConfig(teacher="folder")
-    config = FinetuneConfig(train="", output="", loss=taught, compare_without_teacher=True)
+    with_teacher = LossConfig(teacher="folder")
+    config = FinetuneConfig(train="", output="", loss=with_teacher, compare_without_teacher=True)
     with pytest.raises(InputError, match="is for a loss that a teacher adds to, not for paraphr"):
         check_uses(Paraphrase, config)
 
 
-def test_a_teacher_that_is_no_model_of_the_task_leaves_no_run(typed, capsys):
-    other = save_random_models({"pair": Pair(labels=("坏", "好"))}, typed.folder)["pair"]
-    assert typed.finetune("other", "--teacher", str(other)) == 2
+def test_a_mismatched_teacher_leaves_no_run_folder(runs, capsys):
+    other = save_random_models({"pair": Pair(labels=("坏", "好"))}, runs.folder)["pair"]
+    assert runs.finetune("other", "--teacher", str(other)) == 2
     assert "its task is pair, not classification" in capsys.readouterr().err
-    assert not (typed.folder / "other" / "settings.yaml").exists()
+    assert not (runs.folder / "other" / "settings.yaml").exists()
 
 
 def with_columns(source, folder, name, cells):
@@ -340,24 +340,24 @@ def with_columns(source, folder, name, cells):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_teacher_in_columns(typed, capsys):
-    folder = typed.folder
-    right = {"好": "0.25\t0.75", "坏": "0.9\t0.1"}.__getitem__
+def test_teacher_probabilities_can_be_columns(runs, capsys):
+    folder = runs.folder
+    probabilities = {"好": "0.25\t0.75", "坏": "0.9\t0.1"}.__getitem__
     files = [
         word
         for name in ("train", "test")
         for word in (
             f"--{name}",
-            with_columns(folder / f"{name}.tsv", folder, f"p{name}.tsv", right),
+            with_columns(folder / f"{name}.tsv", folder, f"p{name}.tsv", probabilities),
         )
     ]
     columns = ["--text-columns", "text", "--label-column", "label", "--teacher", "columns"]
-    assert typed.finetune("columns", *files, *columns) == 0
+    assert runs.finetune("columns", *files, *columns) == 0
     assert "the teacher is p(坏), p(好)" in capsys.readouterr().out
     report = json.loads((folder / "columns" / "report.json").read_text(encoding="utf-8"))
     assert report["teacher"]["test"]["accuracy"] == 1
     # The columns are optional in the test set.
-    assert typed.finetune("columns2", *files[:2], *columns) == 0
+    assert runs.finetune("columns2", *files[:2], *columns) == 0
     report = json.loads((folder / "columns2" / "report.json").read_text(encoding="utf-8"))
     assert "teacher" not in report
 
@@ -371,8 +371,8 @@ def test_a_teacher_in_columns(typed, capsys):
         ("0.5\tnan", "ptrain.tsv:2 has no prediction .* 0.5, .* nan. Correct"),
     ],
 )
-def test_cells_that_are_no_prediction_are_refused(typed, tmp_path, cells, message):
-    path = with_columns(typed.folder / "train.tsv", tmp_path, "ptrain.tsv", lambda label: cells)
+def test_invalid_probabilities_in_columns_are_rejected(runs, tmp_path, cells, message):
+    path = with_columns(runs.folder / "train.tsv", tmp_path, "ptrain.tsv", lambda label: cells)
     config = FinetuneConfig(train=path, output="")
     examples = [Example(("今天",), "好", f"{path}:{line}") for line in (2, 3)]
     with pytest.raises(InputError, match=message):
@@ -390,13 +390,13 @@ def test_cells_that_are_no_prediction_are_refused(typed, tmp_path, cells, messag
         (QuestionAnswering(), "predicts is not in columns. Give a model"),
     ],
 )
-def test_files_without_the_columns_are_refused(typed, task, message):
-    config = FinetuneConfig(train=str(typed.folder / "train.tsv"), output="")
+def test_files_without_teacher_columns_are_rejected(runs, task, message):
+    config = FinetuneConfig(train=str(runs.folder / "train.tsv"), output="")
     with pytest.raises(InputError, match=message):
         stored_predictions(config, task, [])
 
 
-def test_a_number_in_a_column(tmp_path):
+def test_teacher_predictions_of_a_regression_can_be_a_column(tmp_path):
     path = tmp_path / "rows.csv"
     path.write_text("text,value,score\n今天,3,7\n公园,1,-2.5\n", encoding="utf-8")
     task = Regression(mean=3.0, deviation=2.0, label_column="value")

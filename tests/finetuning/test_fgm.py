@@ -36,7 +36,7 @@ def texts(task, rows=6, tokens=7):
     return {"token_ids": ids}, targets, rng.uniform(size=targets.shape).astype("float32")
 
 
-def compiled(model, task="classification"):
+def compile_model(model, task="classification"):
     model.compile(keras.optimizers.SGD(1.0), TaskLoss(task), jit_compile=False)
     return model
 
@@ -49,7 +49,7 @@ def gradients(model, task):
     """Return the gradients and the loss of one step of plain SGD, and restore the weights."""
     x, y, weights = texts(task)
     before = arrays(model)
-    loss = compiled(model, task).train_on_batch(x, y, weights)
+    loss = compile_model(model, task).train_on_batch(x, y, weights)
     after = arrays(model)
     for name, variable in model.named_variables().items():
         variable.assign(before[name])
@@ -57,21 +57,21 @@ def gradients(model, task):
 
 
 @pytest.mark.parametrize("task", HEADS)
-def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task, request):
+def test_fgm_adds_the_gradient_at_the_attacked_embeddings(task, request):
     if task != "tagging":
         request.getfixturevalue("eager_steps")
     model = HEADS[task](RoFormerConfig(**SIZES))
-    words = model.encoder.embeddings.word.embeddings
-    here, loss = gradients(model, task)
-    start, slope = keras.ops.convert_to_numpy(words), here["encoder/embeddings/word/embeddings"]
-    words.assign(start + 0.7 * slope / np.linalg.norm(slope))
-    there, worse = gradients(model, task)
-    words.assign(start)
-    both, output = gradients(AdversarialModel(model, 0.7), task)
-    assert worse > loss + 1e-3  # the attack has an effect
+    table = model.encoder.embeddings.word.embeddings
+    clean, loss = gradients(model, task)
+    start, slope = keras.ops.convert_to_numpy(table), clean["encoder/embeddings/word/embeddings"]
+    table.assign(start + 0.7 * slope / np.linalg.norm(slope))
+    attacked, attacked_loss = gradients(model, task)
+    table.assign(start)
+    total, output = gradients(AdversarialModel(model, 0.7), task)
+    assert attacked_loss > loss + 1e-3  # the attack has an effect
     assert output == pytest.approx(loss, rel=1e-6)
-    for name, gradient in both.items():
-        assert np.abs(gradient - here[name] - there[name]).max() < 2e-6, name
+    for name, gradient in total.items():
+        assert np.abs(gradient - clean[name] - attacked[name]).max() < 2e-6, name
 
 
 def test_an_attack_has_the_given_norm_and_is_zero_without_a_gradient():
@@ -82,7 +82,7 @@ def test_an_attack_has_the_given_norm_and_is_zero_without_a_gradient():
     assert (keras.ops.convert_to_numpy(attack(0 * gradient, 0.3)) == 0).all()
 
 
-def test_an_attacked_model_answers_saves_and_loads_as_the_model_does(tmp_path):
+def test_the_wrapper_predicts_saves_and_loads_like_its_model(tmp_path):
     model = HEADS["classification"](RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
     wrapper = AdversarialModel(model, 1.0)
     x = texts("classification")[0]
@@ -103,9 +103,9 @@ def test_an_attacked_model_answers_saves_and_loads_as_the_model_does(tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_evaluating_an_attacked_model_attacks_nothing():
+def test_evaluation_does_not_attack():
     model = HEADS["classification"](RoFormerConfig(**SIZES))
     x, y, weights = texts("classification")
-    want = compiled(model).evaluate(x, y, sample_weight=weights, verbose=0)
-    wrapper = compiled(AdversarialModel(model, 1.0))
+    want = compile_model(model).evaluate(x, y, sample_weight=weights, verbose=0)
+    wrapper = compile_model(AdversarialModel(model, 1.0))
     assert wrapper.evaluate(x, y, sample_weight=weights, verbose=0) == pytest.approx(want)

@@ -10,11 +10,11 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS
 
 SECOND = np.array([0.1, 0.2, 0.9, 0.7, 0.9, 0.35])
-GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last contradict SECOND
+LABELS = [0, 0, 0, 1, 1, 1]  # the third and the last contradict SECOND
 
 
 def checked_labels(
-    train="", texts=("文本",), name="classification", labels=GIVEN, baseline=SECOND, is_better=True
+    train="", texts=("文本",), name="classification", labels=LABELS, baseline=SECOND, is_better=True
 ):
     task = TASKS[name](labels=("坏", "好"), text_columns=("label", "b")[: len(texts)])
     examples = [
@@ -31,7 +31,7 @@ def checked_labels(
     return find_issues(task, [checked], 20, train, is_better)
 
 
-def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
+def test_issues_are_written_most_doubtful_first(tmp_path):
     issues = checked_labels("data.csv")
     issues.write(tmp_path)
     head, *lines = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()
@@ -41,10 +41,10 @@ def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
         ["data.tsv:4", "文本2", "坏", "好"],
         ["data.tsv:7", "文本5", "好", "坏"],
     ]
-    written = issues.as_json()
-    assert (written["checked"], written["all"], written["found"]) == (6, 20, 2)
-    assert (written["file"], written["reason"]) == ("label_issues.tsv", "")
-    first = written["shown"][0]
+    summary = issues.as_json()
+    assert (summary["checked"], summary["all"], summary["found"]) == (6, 20, 2)
+    assert (summary["file"], summary["reason"]) == ("label_issues.tsv", "")
+    first = summary["shown"][0]
     assert (first["place"], first["texts"]) == ("data.tsv:4", ["文本2"])
     assert (first["gold"], first["suggested"]) == ("坏", "好")
     assert [*map(float, rows[0][4:])] == pytest.approx(
@@ -52,14 +52,14 @@ def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
     )
 
 
-def test_probabilities_are_those_after_calibration():
+def test_reported_probabilities_are_calibrated():
     """Two of six labels contradict the model, one with probability 0.9: it is overconfident."""
     first = checked_labels().as_json()["shown"][0]
     assert 0.5 < first["probability"] < 0.8
     assert first["probability"] + first["gold_probability"] == pytest.approx(1)
 
 
-def test_the_baseline_has_to_agree():
+def test_an_issue_needs_agreement_of_the_baseline():
     agrees_once = SECOND.copy()
     agrees_once[2] = 0.3  # the baseline predicts the label of the data
     assert [item["place"] for item in checked_labels(baseline=agrees_once).as_json()["shown"]] == [
@@ -71,19 +71,17 @@ def test_the_baseline_has_to_agree():
     ("arguments", "reason"),
     [({"is_better": False}, NOT_BETTER), ({"baseline": SECOND[:0]}, NO_BASELINE)],
 )
-def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
-    arguments, reason, tmp_path
-):
+def test_no_issues_without_a_better_model_than_the_baseline(arguments, reason, tmp_path):
     checked_labels().write(tmp_path)
     issues = checked_labels(**arguments)
     issues.write(tmp_path)
     assert not list(tmp_path.iterdir())
-    written = issues.as_json()
-    assert (written["found"], written["shown"], written["file"]) == (0, [], None)
-    assert (written["checked"], written["reason"]) == (0, reason)
+    summary = issues.as_json()
+    assert (summary["found"], summary["shown"], summary["file"]) == (0, [], None)
+    assert (summary["checked"], summary["reason"]) == (0, reason)
 
 
-def test_texts_of_training_are_not_checked():
+def test_training_texts_are_not_checked():
     """The models were trained on them; width and spacing of characters do not matter."""
     examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
     predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
@@ -94,7 +92,7 @@ def test_texts_of_training_are_not_checked():
     assert CheckedSet(examples, predictions, ()).without([["乙"]]).baseline == []
 
 
-def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
+def test_a_spreadsheet_as_input_gives_a_spreadsheet_as_output(tmp_path):
     checked_labels("数据.XLSX", texts=("=甲", "乙"), name="pair").write(tmp_path)
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active
     rows = [[cell.value for cell in row] for row in sheet]
@@ -102,7 +100,7 @@ def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
     assert rows[1][:5] == ["data.tsv:4", "=甲2", "乙2", "坏", "好"]
 
 
-def test_where_nothing_is_doubtful_no_file_is_left(tmp_path):
+def test_no_issues_remove_the_old_file(tmp_path):
     checked_labels("a.xlsx").write(tmp_path)
     checked_labels("a.tsv").write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["label_issues.tsv"]
@@ -112,5 +110,5 @@ def test_where_nothing_is_doubtful_no_file_is_left(tmp_path):
     assert (clean.as_json()["found"], clean.as_json()["file"]) == (0, None)
 
 
-def test_a_task_without_such_labels_has_none():
+def test_other_tasks_have_no_label_issues():
     assert find_issues(TASKS["regression"](), [], 0, "", True) is None

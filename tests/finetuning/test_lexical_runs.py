@@ -29,7 +29,7 @@ def rows_of(size, seed):
         pairs = ["好看" if has[0] else "看好", "中国" if has[1] else "国中"]
         text = "".join(x for pair in pairs for x in (*rng.choice(list("今天我们的了在"), 3), pair))
         right = rng.random(2) < 0.9
-        yield text, ",".join(x for x, own in zip(LABELS, has == right, strict=True) if own)
+        yield text, ",".join(x for x, keep in zip(LABELS, has == right, strict=True) if keep)
 
 
 DATA = {name: [*rows_of(size, seed)] for seed, (name, size) in enumerate(SIZES.items())}
@@ -46,10 +46,10 @@ def finetune(shallow, tmp_path_factory):
     flags = ["--checkpoint", str(shallow), "--output", str(folder / "run"), "--task", "multilabel"]
     flags += ["--epochs", "2", "--batch-size", "16", "--precision", "float32"]
 
-    def run(*more):
+    def run(*options):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
-            return main(["finetune", *flags, *files, *more])
+            return main(["finetune", *flags, *files, *options])
 
     run.folder = folder
     return run
@@ -68,15 +68,15 @@ def report(run):
 
 
 def micro_f1(gold, predicted):
-    both = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
-    return 2 * both / sum(map(len, [*gold, *predicted]))
+    common = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
+    return 2 * common / sum(map(len, [*gold, *predicted]))
 
 
 GOLD = [tuple(filter(None, labels.split(","))) for _, labels in DATA["test"]]
 TEXTS = [text for text, _ in DATA["test"]]
 
 
-def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, capsys):
+def test_all_ways_to_predict_give_the_metrics_of_the_report(run, report, tmp_path, capsys):
     """load, serve, predict and evaluate use the thresholds of the combined probabilities."""
     loaded = roformer_tf.load(run / "model")(TEXTS)
     assert micro_f1(GOLD, [x["labels"] for x in loaded]) == pytest.approx(
@@ -100,7 +100,7 @@ def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, ca
     assert json.loads((tmp_path / "figures.json").read_text("utf-8"))["test"] == report["test"]
 
 
-def test_the_summary_has_each_systems_figures_on_its_line(run, report, capsys):
+def test_the_summary_has_one_line_per_system(run, report, capsys):
     print_summary(run, report)
     lines = capsys.readouterr().out.splitlines()
     shown = [float(line.partition("micro_f1 ")[2].partition(",")[0]) for line in lines[:3]]
@@ -117,14 +117,14 @@ def test_thresholds_suit_the_combined_probabilities(run):
     gold = [tuple(filter(None, labels.split(","))) for _, labels in DATA["valid"]]
     chosen = opened.task.decoding.with_choices(gold, predictions)
     assert chosen.thresholds == opened.task.thresholds
-    alone = open_finetuned(run / "best").task  # the model without lexical features differs
-    assert alone.thresholds != opened.task.thresholds
+    plain = open_finetuned(run / "best").task  # the model without lexical features differs
+    assert plain.thresholds != opened.task.thresholds
 
 
-def test_the_report_has_the_model_alone_and_the_card_says_which_is_which(run, report):
-    alone = open_finetuned(run / "best")
-    assert alone.lexical is None
-    predictions = alone.predict([Example((text,), None, "") for text in TEXTS])
+def test_report_and_card_name_both_metrics(run, report):
+    plain = open_finetuned(run / "best")
+    assert plain.lexical is None
+    predictions = plain.predict([Example((text,), None, "") for text in TEXTS])
     lexical = report["lexical"]
     actual = micro_f1(GOLD, [x.label for x in predictions])
     assert lexical["test"]["micro_f1"] == pytest.approx(actual)
@@ -144,9 +144,7 @@ def test_the_report_has_the_model_alone_and_the_card_says_which_is_which(run, re
 
 
 @pytest.mark.slow
-def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
-    finetune, run, report, tmp_path, capsys
-):
+def test_export_requires_a_run_without_lexical_features(finetune, run, report, tmp_path, capsys):
     export = ["export", str(run / "model"), "--to", "savedmodel", "--output", str(tmp_path / "1")]
     assert main(export) == 2
     assert "--lexical-features no" in capsys.readouterr().err
@@ -154,9 +152,9 @@ def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
     trained = (run / "metrics.jsonl").read_bytes()
     before = {path.name: path.read_bytes() for path in (run / "model").iterdir() if path.is_file()}
     assert finetune("--lexical-features", "no") == 0
-    again = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    assert "lexical" not in again
-    assert again["test"] == report["lexical"]["test"]
+    second_report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert "lexical" not in second_report
+    assert second_report["test"] == report["lexical"]["test"]
     assert not (run / "model" / "lexical.npz").exists()
     assert "lexical" not in (run / "model" / "README.md").read_text(encoding="utf-8")
     assert (run / "model" / "task.json").read_bytes() == (run / "best" / "task.json").read_bytes()
@@ -173,22 +171,22 @@ def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
     assert yaml.safe_load((run / "settings.yaml").read_text("utf-8"))["lexical_features"] == "auto"
 
 
-def test_converted_folders_keep_them(run, tmp_path):
-    words = [str(run / "model"), str(tmp_path / "copy"), "--to", "huggingface"]
-    assert main(["checkpoints", "convert", *words]) == 0
+def test_conversion_keeps_lexical_features(run, tmp_path):
+    flags = [str(run / "model"), str(tmp_path / "copy"), "--to", "huggingface"]
+    assert main(["checkpoints", "convert", *flags]) == 0
     name = "lexical.npz"
     assert (tmp_path / "copy" / name).read_bytes() == (run / "model" / name).read_bytes()
     predict = [roformer_tf.load(folder) for folder in (run / "model", tmp_path / "copy")]
     assert predict[0](TEXTS[:5]) == predict[1](TEXTS[:5])
 
 
-def test_what_cannot_be_is_refused_before_training(shallow, tmp_path, capsys):
+def test_incompatible_settings_are_rejected_before_training(shallow, tmp_path, capsys):
     settings = {"checkpoint": "a", "train": "b", "output": "c", "lexical_features": "yes"}
     with pytest.raises(InputError, match="Remove --export, or give --lexical-features no"):
         FinetuneConfig(**settings, export=("onnx",))
     path = tmp_path / "pairs.tsv"
     path.write_text("a\tb\n" + "今天好\t今天很好\n中国\t人民\n" * 20, encoding="utf-8")
-    words = ["--checkpoint", str(shallow), "--train", str(path), "--output", str(tmp_path / "run")]
-    assert main(["finetune", *words, "--task", "embedding", "--lexical-features", "yes"]) == 2
+    flags = ["--checkpoint", str(shallow), "--train", str(path), "--output", str(tmp_path / "run")]
+    assert main(["finetune", *flags, "--task", "embedding", "--lexical-features", "yes"]) == 2
     assert "--lexical-features is for whole texts, not for embedding" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()

@@ -29,14 +29,14 @@ from roformer_tf.tasks.table import TASKS, load_task
 LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "丙": "新闻记者报道"}
 
 
-def examples_of(each, labels=LETTERS, seed=0):
+def examples_of(per_label, labels=LETTERS, seed=0):
     """Return examples whose texts contain mostly the letters of their label."""
     rng = np.random.default_rng(seed)
     return [
         Example(
             ("".join(rng.choice(list(LETTERS[label] + "的了在和是"), 12)),), label, f"{i} {label}"
         )
-        for i in range(each)
+        for i in range(per_label)
         for label in labels
     ]
 
@@ -67,7 +67,7 @@ def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling
     x = (vectors - vectors.mean(0)) / (vectors.std(0) + 1e-6)
     one_hot = np.eye(labels)[targets]
 
-    def fitted(rows, strength):
+    def fit_scipy(rows, strength):
         """Fit a regression to these rows and return its function from features to logits."""
 
         def loss(flat):
@@ -84,7 +84,7 @@ def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling
         weights, bias = np.split(best.x.reshape(-1, labels), [x.shape[1]])
         return lambda features: features @ weights + bias
 
-    def shares(logits):
+    def softmax(logits):
         return np.exp(logits - np.logaddexp.reduce(logits, 1)[:, None])
 
     best = None
@@ -92,21 +92,21 @@ def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling
         logits = np.empty(one_hot.shape)
         for fold in folds:
             rows = np.setdiff1d(np.arange(len(examples)), fold)
-            logits[fold] = fitted(rows, strength)(x[fold])
-        entropy = -np.mean(np.log((shares(logits) * one_hot).sum(1)))
+            logits[fold] = fit_scipy(rows, strength)(x[fold])
+        entropy = -np.mean(np.log((softmax(logits) * one_hot).sum(1)))
         if best is None or entropy < best[0]:
             best = entropy, strength, logits
     # scikit-learn stops at a tolerance of 1e-4. For two labels it penalizes w = w1 - w0 with w²/2
     # instead of w0²/2 + w1²/2 = w²/4.
     tolerance = 0.02 if labels > 2 else 0.15
-    np.testing.assert_allclose(shares(held_out), shares(best[2]), atol=tolerance)
-    expected = shares(fitted(np.arange(len(examples)), best[1])(x))
+    np.testing.assert_allclose(softmax(held_out), softmax(best[2]), atol=tolerance)
+    expected = softmax(fit_scipy(np.arange(len(examples)), best[1])(x))
     logits = np.array([np.asarray(model(model.tokenizer(list(e.texts))))[0] for e in examples])
-    np.testing.assert_allclose(shares(logits.astype("f8")), expected, atol=tolerance)
+    np.testing.assert_allclose(softmax(logits.astype("f8")), expected, atol=tolerance)
 
 
 @pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
-def test_logits_pass_the_activation_of_the_head(act, shallow):
+def test_stored_weights_invert_the_activation_of_the_head(act, shallow):
     model = RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=3, hidden_act=act)
     rng = np.random.default_rng(0)
     hidden = rng.normal(size=(5, 4, model.config.hidden_size)).astype("f4") * 3
@@ -116,15 +116,15 @@ def test_logits_pass_the_activation_of_the_head(act, shallow):
     np.testing.assert_allclose(actual, hidden[:, 0] @ weights + bias, rtol=1e-4, atol=1e-4)
 
 
-def test_too_many_labels_for_the_head_are_refused():
+def test_the_head_has_a_maximum_number_of_labels():
     config = RoFormerConfig.from_file(RECIPES / "demo.json").replace(hidden_size=64)
     assert not frozen.why_no_room(config, 32)
     assert not frozen.why_no_room(config.replace(pooling="mean"), 33)
     assert "at most 32 labels" in frozen.why_no_room(config, 33)
 
 
-def test_with_too_many_labels_all_weights_are_trained(tmp_path):
-    search = pretended(tmp_path, 0.0, hidden_size=4)
+def test_too_many_labels_require_full_training(tmp_path):
+    search = fake_search(tmp_path, 0.0, hidden_size=4)
     assert with_method(search, lambda sets: sets).method["name"] == "full"
     config = replace(search.config, method="vectors", output=str(tmp_path / "other"))
     with pytest.raises(InputError, match="--method vectors: a head of 4 units stores at most 2"):
@@ -132,7 +132,7 @@ def test_with_too_many_labels_all_weights_are_trained(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("settings", "each", "task", "want"),
+    ("settings", "per_label", "task", "want"),
     [
         ({}, 10, "classification", "auto"),
         ({}, 64, "classification", "auto"),
@@ -146,8 +146,8 @@ def test_with_too_many_labels_all_weights_are_trained(tmp_path):
         ({"method": "vectors", "seeds": 2}, 10, "classification", "no use for --seeds"),
     ],
 )
-def test_auto_is_for_few_examples(settings, each, task, want):
-    arguments = config_of(**settings), TASKS[task], examples_of(each)
+def test_method_auto_is_kept_for_few_examples(settings, per_label, task, want):
+    arguments = config_of(**settings), TASKS[task], examples_of(per_label)
     if " " in want:
         with pytest.raises(InputError, match=f"{want}.*Give --method full"):
             settle_method(*arguments)
@@ -159,19 +159,19 @@ def test_auto_is_for_few_examples(settings, each, task, want):
     ("settings", "want"),
     [({}, True), ({"max_length": 30}, True), ({"epochs": 3}, False), ({"seeds": 2}, False)],
 )
-def test_who_sets_a_training_gets_one(settings, want):
+def test_training_settings_select_full_training(settings, want):
     assert is_open(config_of(**settings)) == want
 
 
 @dataclass(frozen=True)
-class Pretended(Search):
+class FakeSearch(Search):
     """A search without training: a given fraction of the predictions is right."""
 
     right: Any = None
-    trained: Any = None
+    started: Any = None
 
     def first(self, trainer=None):
-        self.trained.append((self.config.method, self.prefix, self.sets))
+        self.started.append((self.config.method, self.prefix, self.sets))
         name = "test" if self.prefix.startswith("fold-") else "valid"
         examples = self.sets.test if name == "test" else self.sets.valid or self.sets.train
         count = round(self.right[self.config.method] * len(examples))
@@ -184,64 +184,64 @@ class Pretended(Search):
         return SimpleNamespace(predictions={name: predictions}, metrics={name: metrics})
 
 
-def pretended(tmp_path, full, each=16, of_valid=(), hidden_size=64, **settings):
-    train = examples_of(each)
+def fake_search(tmp_path, full, per_label=16, valid_examples=(), hidden_size=64, **settings):
+    train = examples_of(per_label)
     task = TASKS["classification"].from_examples(
         train, text_columns=("text",), label_column="label", max_length=64
     )
     sizes = SimpleNamespace(architecture=SimpleNamespace(hidden_size=hidden_size, pooling="cls"))
-    sets = Sets(train, list(of_valid), [], [])
+    sets = Sets(train, list(valid_examples), [], [])
     config = FinetuneConfig(train="", output=str(tmp_path), **settings)
     right = {"vectors": 0.75, "full": full}
-    return Pretended(config, sets, sizes, task, ACCURACY, right=right, trained=[])
+    return FakeSearch(config, sets, sizes, task, ACCURACY, right=right, started=[])
 
 
 @pytest.mark.parametrize("full", [0.5, 0.75, 1.0])
-def test_the_better_method_of_a_cross_validation_is_chosen(full, tmp_path):
-    search, split = pretended(tmp_path, full), Sets([], examples_of(1), [], [])
+def test_the_better_method_in_cross_validation_is_chosen(full, tmp_path):
+    search, split = fake_search(tmp_path, full), Sets([], examples_of(1), [], [])
     chosen = with_method(search, lambda sets: split)
     name = "full" if full > 0.75 else "vectors"
     assert chosen.config.method == name == chosen.method["name"]
     assert chosen.method["compared"] == pytest.approx({"vectors": 0.75, "full": full}, abs=0.06)
     assert (chosen.sets is split) == (name == "full")
     assert chosen.method["cross_validated"] == (name == "vectors")
-    (_, _, sets), *of_folds = search.trained
+    (_, _, sets), *fold_calls = search.started
     assert sets.train == search.sets.train
-    assert len(of_folds) == chosen.method["folds"] == 4
-    tested = [example for *_, sets in of_folds for example in sets.test]
+    assert len(fold_calls) == chosen.method["folds"] == 4
+    tested = [example for *_, sets in fold_calls for example in sets.test]
     assert sorted(tested) == sorted(search.sets.train)  # each example is tested once
-    for _, _, sets in of_folds:
+    for _, _, sets in fold_calls:
         known = [example.place for part in (sets.train, sets.valid) for example in part]
         assert not {example.place for example in sets.test} & set(known)
     # Running the same command again does not repeat the comparison.
-    search.trained.clear()
+    search.started.clear()
     sets = split if name == "full" else search.sets  # the sets that the command uses for it
     settled = replace(search, sets=sets, config=replace(search.config, method=name))
-    again = with_method(settled, lambda sets: pytest.fail("they are split already"))
-    assert (again.method, again.prefix, search.trained) == (chosen.method, chosen.prefix, [])
-    assert again.sets is sets
+    repeated = with_method(settled, lambda sets: pytest.fail("they are split already"))
+    assert (repeated.method, repeated.prefix, search.started) == (chosen.method, chosen.prefix, [])
+    assert repeated.sets is sets
 
 
-def test_with_a_validation_set_the_methods_are_compared_on_it(tmp_path):
+def test_methods_are_compared_on_a_validation_set(tmp_path):
     valid = examples_of(4, seed=1)
-    search = pretended(tmp_path, 1.0, 16, valid, valid="valid.tsv")
+    search = fake_search(tmp_path, 1.0, 16, valid, valid="valid.tsv")
     chosen = with_method(search, lambda sets: pytest.fail("there is nothing to split"))
     assert (chosen.config.method, chosen.prefix) == ("full", "full-")
-    assert [method for method, *_ in search.trained] == ["vectors", "full"]
+    assert [method for method, *_ in search.started] == ["vectors", "full"]
     assert chosen.method["folds"] == 0
 
 
-def test_with_very_few_examples_there_is_no_comparison(tmp_path):
-    search = pretended(tmp_path, 1.0, each=7)
+def test_very_few_examples_use_vectors_without_a_comparison(tmp_path):
+    search = fake_search(tmp_path, 1.0, per_label=7)
     chosen = with_method(search, lambda sets: sets)
-    assert (chosen.method["name"], chosen.method["fewest"], search.trained) == ("vectors", 8, [])
+    assert (chosen.method["name"], chosen.method["fewest"], search.started) == ("vectors", 8, [])
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("few")
-    for name, each in (("train", 7), ("test", 8)):
-        rows = examples_of(each, seed=len(name))
+    for name, per_label in (("train", 7), ("test", 8)):
+        rows = examples_of(per_label, seed=len(name))
         # Every eighth label is taken from another text; otherwise all predictions would be right.
         labels = [rows[i - 4 if i % 8 == 0 else i].label for i in range(len(rows))]
         pairs = zip(rows, labels, strict=True)
@@ -256,9 +256,9 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     """Validation metrics come from cross-validation: no model has seen the example."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
     run = folder / f"run-{lexical}"
-    words = ["finetune", "--checkpoint", shallow, "--train", folder / "train.tsv"]
-    words += ["--output", run, "--language", "en", "--lexical-features", lexical]
-    assert main([*map(str, words)]) == 0
+    arguments = ["finetune", "--checkpoint", shallow, "--train", folder / "train.tsv"]
+    arguments += ["--output", run, "--language", "en", "--lexical-features", lexical]
+    assert main([*map(str, arguments)]) == 0
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     method = {"name": "vectors", "fewest": 8, "cross_validated": True}
     assert report["method"] == method
@@ -286,15 +286,15 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
         content = (run / "model" / "lexical.npz").read_bytes()
         features = LexicalFeatures.from_bytes(content, task, "model")
         examples = [Example((row["text"],), row["gold"], "") for row in rows]
-        alone = task.decoding.predict_all(held_out)
-        of_gold = {
+        plain = task.decoding.predict_all(held_out)
+        gold_probabilities = {
             "known": [
                 x.scores[task.labels.index(e.label)]
-                for x, e in zip(features.combined(task, examples, alone), examples, strict=True)
+                for x, e in zip(features.combined(task, examples, plain), examples, strict=True)
             ],
             "reported": [float(row[f"p({row['gold']})"]) for row in rows],
         }
-        assert np.mean(of_gold["reported"]) < np.mean(of_gold["known"]) - 0.02
+        assert np.mean(gold_probabilities["reported"]) < np.mean(gold_probabilities["known"]) - 0.02
     if lexical == "no":
         labels = sorted(LETTERS)
         assert [labels[i] for i in held_out.argmax(1)] == [row["label"] for row in rows]
@@ -303,16 +303,16 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     assert fitted > right  # the final model was trained on these rows
 
     before = (run / "model" / "model.safetensors").read_bytes()
-    assert main([*map(str, words)]) == 0  # the same command
+    assert main([*map(str, arguments)]) == 0  # the same command
     assert (run / "model" / "model.safetensors").read_bytes() == before
-    again = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    assert {key: again[key] for key in ("valid", "method")} == {
+    second_report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert {key: second_report[key] for key in ("valid", "method")} == {
         key: report[key] for key in ("valid", "method")
     }
 
 
 @pytest.mark.slow
-def test_auto_compares_and_keeps_the_better_method(shallow, folder, tmp_path):
+def test_method_auto_keeps_the_better_method(shallow, folder, tmp_path):
     rows = examples_of(9, seed=3)
     result = roformer_tf.finetune(
         shallow,

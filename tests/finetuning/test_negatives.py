@@ -27,25 +27,25 @@ def token(data, row):
 
 
 @given(st.integers(0, 10_000))
-def test_they_are_those_of_sorting_all_that_do_not_belong(seed):
+def test_hard_negatives_equal_a_sort_of_all_other_texts(seed):
     rng = np.random.default_rng(seed)
     pairs = list(zip(rng.integers(10, 20, 30), rng.integers(15, 45, 30), strict=True))
     data = data_of(pairs)
     vectors = unit(list(rng.normal(size=(60, 5))))
-    rows, place = different_rows(data.encoded.token_ids)
-    of_text = {token(data, row): vectors[place[row]] for row in range(60)}
-    assert all(token(data, rows[place[row]]) == token(data, row) for row in range(60))
-    actual = nearest_others(data, place, vectors, 3)
+    rows, index_of_row = different_rows(data.encoded.token_ids)
+    vector_of = {token(data, row): vectors[index_of_row[row]] for row in range(60)}
+    assert all(token(data, rows[index_of_row[row]]) == token(data, row) for row in range(60))
+    actual = nearest_others(data, index_of_row, vectors, 3)
     for (anchor, _), chosen in zip(pairs, actual, strict=True):
-        belongs = {anchor} | {b for a, b in pairs if a == anchor}
-        belongs |= {a for a, b in pairs if b == anchor}
-        rest = sorted({b for _, b in pairs} - belongs)
-        scores = {text: float(of_text[text] @ of_text[anchor]) for text in rest}
+        positives = {anchor} | {b for a, b in pairs if a == anchor}
+        positives |= {a for a, b in pairs if b == anchor}
+        candidates = sorted({b for _, b in pairs} - positives)
+        scores = {text: float(vector_of[text] @ vector_of[anchor]) for text in candidates}
         best = sorted(scores, key=lambda text: -scores[text])[:3]
         assert [token(data, row) for row in chosen] == best
 
 
-def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
+def test_hard_negatives_are_computed_once_and_cached(tmp_path, capsys):
     data = data_of([(10, 20), (11, 21), (12, 22), (10, 23)])
     angles = {10: 0, 20: 1, 23: 2, 21: 30, 22: 40, 11: 35, 12: 80}
 
@@ -57,14 +57,14 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
     output = [[token(data, row) for row in item] for item in actual.negatives]
     assert output == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
-    again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read from the cache file
-    assert np.array_equal(again.negatives, actual.negatives)
+    cached = with_hard_negatives(data, None, 2, tmp_path, "data")  # read from the cache file
+    assert np.array_equal(cached.negatives, actual.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
         with_hard_negatives(data, model, 3, tmp_path, "other data")
 
 
 @pytest.mark.parametrize(("micro_batches", "encoded_once"), [(1, ("side_1",)), (2, ())])
-def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
+def test_complete_data_adds_negatives_and_encodes_repeated_texts_once(
     micro_batches, encoded_once, tmp_path
 ):
     """A repeated text is encoded once per batch, except with micro-batches.
@@ -76,8 +76,8 @@ def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
     def model(inputs):
         return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
 
-    asked = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
-    actual = complete_data(data, "data", model, asked, tmp_path)
+    with_negatives = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
+    actual = complete_data(data, "data", model, with_negatives, tmp_path)
     assert actual.negatives.shape == (5, 1)
     assert actual.varying == encoded_once
     settings = VectorConfig(micro_batches=micro_batches)
@@ -86,25 +86,25 @@ def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
     assert without.varying == encoded_once
 
 
-def test_they_are_part_of_what_is_trained_on():
+def test_hard_negatives_are_part_of_batches_and_fingerprint():
     data = data_of([(10, 20), (11, 21), (12, 22)])
-    more = dataclasses.replace(data, negatives=np.array([[3], [5], [1]]))
-    assert len(list(more.fingerprinted())) == len(list(data.fingerprinted())) + 1
-    inputs, targets, _ = more.batches(3, 0)[0]
+    extended = dataclasses.replace(data, negatives=np.array([[3], [5], [1]]))
+    assert len(list(extended.fingerprinted())) == len(list(data.fingerprinted())) + 1
+    inputs, targets, _ = extended.batches(3, 0)[0]
     assert inputs["side_2"].shape[:2] == (3, 1)
     assert targets.shape == (3, 6)
 
 
-def test_another_passage_of_the_same_document_is_none():
+def test_passages_of_the_positive_document_are_not_negatives():
     def rows(*tokens):
         return [np.array([1, token, 2], np.int32) for token in tokens]
 
     texts = [[rows(10), rows(20, 21)], [rows(11), rows(22)], [rows(12), rows(23, 21)]]
     encoded = EncodedSides.of(texts, np.full(3, 4))
     data = SideBatches(encoded, positives=Positives(encoded.numbers))
-    _, place = different_rows(encoded.token_ids)
-    vectors = np.ones((place.max() + 1, 1), "float32")  # all texts are equally near
-    actual = nearest_others(data, place, vectors, 1)
+    _, index_of_row = different_rows(encoded.token_ids)
+    vectors = np.ones((index_of_row.max() + 1, 1), "float32")  # all texts are equally near
+    actual = nearest_others(data, index_of_row, vectors, 1)
     output = [token(data, row) for (row,) in actual]
     assert output[0] in (22, 23)  # 21 is also a passage of the positive document
     assert output[1] != 22

@@ -68,7 +68,7 @@ def run(shallow, tmp_path_factory, eagerly):
     return folder
 
 
-def test_a_run_reports_both_figures_of_model_and_baseline(run):
+def test_the_report_has_f1_and_exact_match_of_model_and_baseline(run):
     report = json.loads((run / "run" / "report.json").read_text(encoding="utf-8"))
     assert (report["task"], report["metric"]) == ("question-answering", "f1")
     assert set(report["test"]) == {"exact_match", "f1"} == set(report["intervals"]["test"])
@@ -83,7 +83,7 @@ def test_a_run_reports_both_figures_of_model_and_baseline(run):
     assert config["id2label"] == {"0": "start", "1": "end"}
 
 
-def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path):
+def test_predict_evaluate_and_load_agree_with_the_report(run, tmp_path):
     folder, test = run / "run" / "model", run / "test.jsonl"
     task = load_task(folder)
     assert (task.unanswerable, task.max_answer_length) == (True, 3)
@@ -93,19 +93,19 @@ def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path)
     assert header == "answer\tstart\tscore\terror"
     rows = [json.loads(line) for line in test.read_text(encoding="utf-8").splitlines()]
     exact = 0
-    for line, asked in zip(lines, rows, strict=True):
+    for line, question in zip(lines, rows, strict=True):
         answer, start, score, _ = line.split("\t")
-        exact += answer == "".join(asked["answers"]["text"])
+        exact += answer == "".join(question["answers"]["text"])
         assert 0 < float(score) <= 1
         if answer:
-            assert asked["context"][int(start) :].startswith(answer)
+            assert question["context"][int(start) :].startswith(answer)
     report = json.loads((run / "run" / "report.json").read_text(encoding="utf-8"))
     assert exact / len(rows) == pytest.approx(report["test"]["exact_match"])
     evaluate(EvaluateConfig(model=str(folder), data=str(test), output=str(tmp_path / "e.json")))
     evaluated = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
     assert evaluated["data"][0]["examples"] == 40
     loaded = roformer_tf.load(folder)
-    answers = loaded([(asked["question"], asked["context"]) for asked in rows[:5]])
+    answers = loaded([(question["question"], question["context"]) for question in rows[:5]])
     for line, answer in zip(lines, answers, strict=False):
         assert set(answer) == {"answer", "start", "score"}
         assert answer["answer"] == line.split("\t")[0]
@@ -117,7 +117,7 @@ def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path)
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 @pytest.mark.parametrize("to", ["onnx", "int8"])
-def test_an_export_answers_as_the_model(run, tmp_path, to):
+def test_an_export_predicts_like_the_model(run, tmp_path, to):
     dataset = LabelledDataset.from_file(run / "test.jsonl", max_length=32)
     export(run / "run" / "model", tmp_path / to, to)
     pairs = [example.texts for example in dataset.examples[:8]]
@@ -129,7 +129,7 @@ def test_an_export_answers_as_the_model(run, tmp_path, to):
     np.testing.assert_allclose(*scores, atol=1e-5 if to == "onnx" else 0.5)
 
 
-def test_a_config_says_that_segments_are_not_those_of_other_programs(run, tmp_path):
+def test_config_json_marks_shared_token_segments(run, tmp_path):
     """transformers rejects an unknown model_type; with ordinary segments, predictions are worse."""
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["model_type"], config["shared_tokens"]) == ("roformer_tf", True)
@@ -143,28 +143,28 @@ def test_a_config_says_that_segments_are_not_those_of_other_programs(run, tmp_pa
 
 
 @pytest.mark.parametrize("shared", ["auto", "yes"])
-def test_pairs_with_marked_tokens_are_not_for_other_programs(run, tmp_path, shared):
+def test_pair_models_with_shared_tokens_are_not_for_transformers(run, tmp_path, shared):
     rows = [("天气好", "气好", "真"), ("坏", "天", "假")] * 8
     sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "run"}
-    start, settings = run / "run" / "model", {"epochs": 1, "shared_tokens": shared}
-    result = roformer_tf.finetune(start, **sets, **settings, language="en")
+    checkpoint, settings = run / "run" / "model", {"epochs": 1, "shared_tokens": shared}
+    result = roformer_tf.finetune(checkpoint, **sets, **settings, language="en")
     folder = tmp_path / "run" / "model"
     assert load_task(folder).shared_tokens == (shared == "yes")
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert config["model_type"] == ("roformer_tf" if shared == "yes" else "roformer")
     card = (folder / "README.md").read_text(encoding="utf-8")
     assert ("segment 1" in card) == (shared == "yes") == ("CrossEncoder" not in card)
-    again = roformer_tf.load(folder, engine="keras", precision="float32")
-    assert again(rows[0][:2])["label"] == result.predict([rows[0][:2]])[0]["label"]
+    loaded = roformer_tf.load(folder, engine="keras", precision="float32")
+    assert loaded(rows[0][:2])["label"] == result.predict([rows[0][:2]])[0]["label"]
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "tagging", "embedding"])
-def test_shared_tokens_are_for_some_tasks(task):
+def test_shared_tokens_are_rejected_for_other_tasks(task):
     with pytest.raises(InputError, match="shared_tokens is for pair, reranking and question-"):
         check_uses(TASKS[task], FinetuneConfig(train="a", output="b", shared_tokens="yes"))
 
 
-def test_a_dataset_trains_a_keras_model(run):
+def test_a_dataset_gives_batches_and_predictions(run):
     dataset = LabelledDataset.from_file(run / "valid.jsonl", max_length=24)
     model = random_model(dataset.task, tokenizer_of("天气人民了好什么。" + "".join(FILLER)))
     inputs, targets, weights = next(iter(dataset.batches(model.tokenizer, batch_size=8)))
@@ -173,14 +173,14 @@ def test_a_dataset_trains_a_keras_model(run):
     assert len(dataset.predict(model)) == len(dataset)
 
 
-def test_a_model_without_a_task_file_answers_too(tmp_path):
-    model = random_model(load_from("question-answering"), tokenizer_of())
+def test_a_model_without_task_json_can_predict(tmp_path):
+    model = random_model(task_of("question-answering"), tokenizer_of())
     model.save_pretrained(tmp_path / "model")
     (answer,) = roformer_tf.load(tmp_path / "model")([("今天", "我们去公园")])
     assert answer["answer"] in "我们去公园"
 
 
-def load_from(name):
+def task_of(name):
     from roformer_tf.tasks.table import TASKS
 
     return TASKS[name](text_columns=("question", "context"))
@@ -189,7 +189,7 @@ def load_from(name):
 @pytest.mark.parametrize(
     ("setting", "value"), [("label_smoothing", 0.1), ("focal", 2.0), ("r_drop", 1.0)]
 )
-def test_settings_for_labels_are_refused(run, tmp_path, setting, value):
+def test_settings_for_labels_are_rejected(run, tmp_path, setting, value):
     from roformer_tf.tasks.losses import LossConfig
 
     with pytest.raises(InputError, match=f"{setting} is for labels"):
@@ -204,20 +204,20 @@ def test_settings_for_labels_are_refused(run, tmp_path, setting, value):
 
 
 @pytest.mark.hf
-def test_transformers_gives_our_logits(tmp_path, torch, transformers):
-    model = random_model(load_from("question-answering"), tokenizer_of(), num_hidden_layers=2)
+def test_transformers_gives_the_same_logits(tmp_path, torch, transformers):
+    model = random_model(task_of("question-answering"), tokenizer_of(), num_hidden_layers=2)
     assert isinstance(model, RoFormerForQuestionAnswering)
     model.save_pretrained(tmp_path / "model")
     theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "model")
     assert type(theirs).__name__ == "RoFormerForQuestionAnswering"
     inputs = model.tokenizer([("今天", "我们去公园学习"), ("天气", "很好")])
-    named = {
+    hf_inputs = {
         "input_ids": inputs["token_ids"],
         "token_type_ids": inputs["segment_ids"],
         "attention_mask": inputs["token_ids"] != 0,
     }
     with torch.no_grad():
-        output = theirs.eval()(**{k: torch.tensor(v.astype("int64")) for k, v in named.items()})
+        output = theirs.eval()(**{k: torch.tensor(v.astype("int64")) for k, v in hf_inputs.items()})
     real = inputs["token_ids"] != 0
     for side, logits in enumerate((output.start_logits, output.end_logits)):
         ours = np.asarray(model(inputs))[..., side]

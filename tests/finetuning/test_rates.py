@@ -5,7 +5,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.rates import default_epochs, default_rate, nearest, spelled
 
-FIELD = {  # (layers, hidden size): the range of learning rates in published fine-tuning recipes
+PUBLISHED = {  # (layers, hidden size): the range of learning rates in published fine-tuning recipes
     (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
     (12, 768): (2e-5, 5e-5),  # base
     (6, 384): (1e-4, 2e-4),  # small
@@ -16,33 +16,33 @@ FIELD = {  # (layers, hidden size): the range of learning rates in published fin
 }
 
 
-def of_size(layers, width):
+def config_of(layers, width):
     sizes = {"num_hidden_layers": layers, "num_attention_heads": 4, "intermediate_size": 64}
     return RoFormerConfig(vocab_size=9, hidden_size=width, **sizes)
 
 
-@pytest.mark.parametrize("size", FIELD)
-def test_the_default_rate_is_that_of_the_field_for_models_of_the_size(size):
-    low, high = FIELD[size]
-    assert low <= default_rate(of_size(*size)) <= high
+@pytest.mark.parametrize("size", PUBLISHED)
+def test_default_rates_are_in_the_published_range(size):
+    low, high = PUBLISHED[size]
+    assert low <= default_rate(config_of(*size)) <= high
 
 
-def test_weights_that_have_learnt_nothing_yet_take_a_higher_rate():
+def test_training_from_scratch_uses_a_higher_rate():
     for size in ((2, 256), (6, 384), (12, 768)):
-        once, anew = (default_rate(of_size(*size), from_scratch=x) for x in (False, True))
-        assert once < anew <= 3 * once
+        usual, scratch = (default_rate(config_of(*size), from_scratch=x) for x in (False, True))
+        assert usual < scratch <= 3 * usual
 
 
-def test_a_head_that_is_already_trained_takes_a_lower_rate():
-    assert default_rate(of_size(4, 256), new_head=False) == 1e-4
-    assert default_rate(of_size(4, 256)) == 5e-4
+def test_a_trained_head_uses_a_lower_rate():
+    assert default_rate(config_of(4, 256), new_head=False) == 1e-4
+    assert default_rate(config_of(4, 256)) == 5e-4
 
 
-def test_rates_are_of_the_series_1_2_5():
+def test_rates_are_rounded_to_1_2_or_5():
     assert [nearest(x) for x in (2.9e-5, 3.3e-5, 8e-4, 0.99)] == [2e-5, 5e-5, 1e-3, 1.0]
 
 
-def test_a_rate_is_spelled_as_people_type_it():
+def test_rates_are_formatted_in_short_notation():
     assert [spelled(x) for x in (2e-5, 0.0005, 1.5e-4, 1e-10, 0.001)] == [
         "2e-5",
         "5e-4",
@@ -68,5 +68,5 @@ def test_a_rate_is_spelled_as_people_type_it():
         (1e-3, 10**6, 1),
     ],
 )
-def test_epochs_suit_the_number_of_steps(rate, steps, epochs):
+def test_default_epochs_depend_on_rate_and_steps(rate, steps, epochs):
     assert default_epochs(rate, steps) == epochs

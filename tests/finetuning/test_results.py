@@ -48,9 +48,9 @@ def rows_of(size, seed):
     """
     rng = np.random.default_rng(seed)
     for number in range(size):
-        own = str(rng.choice([*LETTERS], p=(0.4, 0.3, 0.2, 0.1)))
-        letters = [*rng.choice(list(LETTERS[own]), 12), *rng.choice(list("的了在和是"), 4)]
-        label = own if number % 4 else str(rng.choice([*LETTERS]))
+        text_label = str(rng.choice([*LETTERS], p=(0.4, 0.3, 0.2, 0.1)))
+        letters = [*rng.choice(list(LETTERS[text_label]), 12), *rng.choice(list("的了在和是"), 4)]
+        label = text_label if number % 4 else str(rng.choice([*LETTERS]))
         yield "".join(map(str, rng.permutation(letters))), label
 
 
@@ -97,7 +97,7 @@ def report(run):
 
 
 @pytest.fixture(scope="module")
-def answered(run, tmp_path_factory):
+def predicted_rows(run, tmp_path_factory):
     """For each data file, the rows of `predict` as dictionaries by column."""
     folder, actual = tmp_path_factory.mktemp("answers"), {}
     for name in ("valid", "test"):
@@ -119,39 +119,39 @@ def table(path):
     return [dict(zip(header.split("\t"), x.split("\t"), strict=True)) for x in lines]
 
 
-def share(gold, answers):
-    return sum(item == other for item, other in zip(gold, answers, strict=True)) / len(gold)
+def accuracy(gold, predictions):
+    return sum(item == guess for item, guess in zip(gold, predictions, strict=True)) / len(gold)
 
 
-@pytest.mark.parametrize("named", [(), ("valid",), ("test",), ("valid", "test")])
-def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, named):
+@pytest.mark.parametrize("given_sets", [(), ("valid",), ("test",), ("valid", "test")])
+def test_missing_sets_are_split_from_training(folder, given_sets):
     """Sets are disjoint, and every training example is in one of them."""
     columns = ColumnsConfig(text_columns=("1",), label_column="2")
-    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *named)}
+    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *given_sets)}
     config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
     layout = find_layout(config.train, columns, None, TASKS)
     sets = split_sets(config, layout, read_sets(config, layout))
-    of_train = []
+    from_train = []
     for name in DATA:
         actual = [(item.texts[0], item.label) for item in getattr(sets, name)]
-        if name in named:
+        if name in given_sets:
             assert actual == DATA[name]
         else:
-            of_train += actual
-    assert sorted(of_train) == sorted(DATA["train"])
+            from_train += actual
+    assert sorted(from_train) == sorted(DATA["train"])
     assert sets.valid
-    assert bool(sets.test) == (named != ("valid",))  # with only --valid, the report uses it
+    assert bool(sets.test) == (given_sets != ("valid",))  # with only --valid, the report uses it
 
 
-def test_each_figure_is_of_its_own_set(report, answered):
+def test_metrics_belong_to_their_set(report, predicted_rows):
     assert {item["name"]: item["examples"] for item in report["data"]} == SIZES
     for item in report["data"]:
         gold = [label for _, label in DATA[item["name"]]]
         assert item["labels"] == {label: gold.count(label) for label in LABELS}
     actual = {}
     for name in ("valid", "test"):
-        actual[name] = share(
-            [label for _, label in DATA[name]], [row["label"] for row in answered[name]]
+        actual[name] = accuracy(
+            [label for _, label in DATA[name]], [row["label"] for row in predicted_rows[name]]
         )
         assert report[name]["accuracy"] == pytest.approx(actual[name])
         low, high = report["intervals"][name]["accuracy"]
@@ -159,27 +159,27 @@ def test_each_figure_is_of_its_own_set(report, answered):
     assert report["judged"] == "test"
     assert actual["valid"] != actual["test"]  # exchanged sets would be noticed
     assert actual["test"] > 0.6  # labels in another order would give less than chance
-    assert len({row["label"] for row in answered["test"]}) >= 3
+    assert len({row["label"] for row in predicted_rows["test"]}) >= 3
 
 
-def test_leaks_are_counted_in_training_and_in_validation(report, answered):
+def test_leaks_of_training_and_validation_are_counted(report, predicted_rows):
     seen = {name: {text for text, _ in DATA[name]} for name in ("train", "valid")}
     test = [text for text, _ in DATA["test"]]
     assert report["leaks"]["in_train"] == sum(text in seen["train"] for text in test) == 2
     assert report["leaks"]["in_valid"] == sum(text in seen["valid"] for text in test) == 1
     new = [number for number, text in enumerate(test) if text not in seen["train"] | seen["valid"]]
     assert len({test[number] for number in new}) == len(new) == report["leaks"]["unseen"]
-    right = [DATA["test"][n][1] == answered["test"][n]["label"] for n in new]
+    right = [DATA["test"][n][1] == predicted_rows["test"][n]["label"] for n in new]
     assert report["test_unseen"]["accuracy"] == pytest.approx(sum(right) / len(right))
 
 
-def test_the_best_epoch_is_the_best_on_valid(run, report):
+def test_the_best_epoch_has_the_best_validation_metric(run, report):
     assert report["valid"]["accuracy"] == max(x["accuracy"] for x in report["evaluations"])
     lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     assert report["evaluations"] == [*map(json.loads, lines)]
 
 
-def test_the_baselines_figures_are_of_its_own_answers(report):
+def test_baseline_metrics_are_computed_from_its_predictions(report):
     examples = {
         name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
     }
@@ -190,7 +190,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
         name,
         Translator("zh")(name),
     )
-    actual = share(gold, [item.label for item in answers])
+    actual = accuracy(gold, [item.label for item in answers])
     assert (
         report["baseline"]["test"]["accuracy"]
         == pytest.approx(actual)
@@ -198,20 +198,20 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
     )
 
 
-def test_predictions_are_the_tests_lines_with_what_predict_answers(run, answered):
+def test_predictions_tsv_equals_the_output_of_predict(run, predicted_rows):
     """A text column with the name of an output column is renamed."""
     rows = table(run / "predictions.tsv")
     scores = [f"p({label})" for label in LABELS]
     assert list(rows[0]) == ["text:label", "gold", "label", *scores, "error"]
     assert [(row["text:label"], row["gold"]) for row in rows] == DATA["test"]
-    for row, again in zip(rows, answered["test"], strict=True):
-        assert (row["label"], row["error"]) == (again["label"], "")
-        numbers = [float(again[name]) for name in scores]
+    for row, predicted in zip(rows, predicted_rows["test"], strict=True):
+        assert (row["label"], row["error"]) == (predicted["label"], "")
+        numbers = [float(predicted[name]) for name in scores]
         assert [float(row[name]) for name in scores] == pytest.approx(numbers, abs=1e-5)
         assert scores[int(np.argmax(numbers))] == f"p({row['label']})"
 
 
-def test_the_labels_have_one_order_everywhere(run, answered):
+def test_labels_have_the_same_order_everywhere(run, predicted_rows):
     """The saved folder, `predict` and the service use the order of training."""
     folder = run / "model"
     assert tuple(json.loads((folder / "task.json").read_text(encoding="utf-8"))["labels"]) == LABELS
@@ -219,11 +219,11 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     assert config["id2label"] == {str(i): label for i, label in enumerate(LABELS)}
     assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
     texts = [text for text, _ in DATA["test"]]
-    want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
+    want = [[float(row[f"p({label})"]) for label in LABELS] for row in predicted_rows["test"]]
     served = served_task(folder)
     examples = [as_example([text], served.task) for text in texts]
     for example, answer, row, scores in zip(
-        examples, served.predict(examples), answered["test"], want, strict=True
+        examples, served.predict(examples), predicted_rows["test"], want, strict=True
     ):
         actual = served.task.decoding.as_json(example, answer)
         assert actual["label"] == row["label"]
@@ -231,7 +231,7 @@ def test_the_labels_have_one_order_everywhere(run, answered):
         assert [*actual["scores"].values()] == pytest.approx(scores, abs=1e-5)
 
 
-def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
+def test_evaluate_returns_the_metrics_of_the_report(run, report, tmp_path):
     """Evaluating the test file again gives the values of the report."""
     output = tmp_path / "figures.json"
     flags = ["--data", run.parent / "test.tsv", "--output", output]
@@ -245,7 +245,7 @@ def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
         assert actual[part] == report[part]
 
 
-def test_the_card_is_in_the_models_folder_and_its_lines_run(run, report):
+def test_the_code_in_the_model_card_runs(run, report):
     """The card is in Chinese, like the texts, and its code runs."""
     card = (run / "model" / "README.md").read_text(encoding="utf-8")
     _, front, rest = card.split("---\n", 2)
@@ -262,7 +262,7 @@ def test_the_card_is_in_the_models_folder_and_its_lines_run(run, report):
     assert "<h2>疑似标注错误</h2>" in page
 
 
-def test_a_model_worse_than_its_baseline_lists_no_label_issues_and_the_report_says_why(run, report):
+def test_a_model_worse_than_its_baseline_lists_no_label_issues(run, report):
     assert report["test_unseen"]["accuracy"] < report["baseline"]["test_unseen"]["accuracy"]
     assert not list(run.glob("label_issues.*"))
     result = report["label_issues"]
@@ -273,8 +273,8 @@ def test_a_model_worse_than_its_baseline_lists_no_label_issues_and_the_report_sa
 
 def doubtful_prediction(example):
     """Predict the label of the data, or the other label for the doubtful example."""
-    likely = {"0": 0.1, "1": 0.9, "doubtful": 0.05}[example.texts[1]]
-    return Prediction("01"[likely > 0.5], np.float32([1 - likely, likely]))
+    probability = {"0": 0.1, "1": 0.9, "doubtful": 0.05}[example.texts[1]]
+    return Prediction("01"[probability > 0.5], np.float32([1 - probability, probability]))
 
 
 TEST = [Example(("test", "doubtful"), "1", "test:0")]
@@ -301,7 +301,7 @@ def report_with(ours, baseline):
         (report_with(0.9, None), NO_BASELINE),
     ],
 )
-def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(report, reason):
+def test_label_issues_need_a_model_better_than_the_baseline(report, reason):
     task = Classification(labels=("0", "1"))
 
     def trial_result(name):

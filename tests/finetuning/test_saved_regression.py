@@ -38,7 +38,7 @@ def folder(model, tmp_path):
     return tmp_path / "model"
 
 
-def numbers(model, folder):
+def head_outputs(model, folder):
     """Apply the saved head to the encoder's hidden states of TEXTS, in float64."""
     tensors = {
         name: x.astype(np.float64) for name, x in load_file(folder / "model.safetensors").items()
@@ -56,12 +56,12 @@ def numbers(model, folder):
     return actual
 
 
-def answers(folder, engine="keras", **settings):
+def scores(folder, engine="keras", **settings):
     return [x["score"] for x in roformer_tf.load(folder, engine=engine, **settings)(TEXTS)]
 
 
-def test_the_head_in_the_file_gives_the_number(model, folder):
-    actual = numbers(model, folder)
+def test_the_saved_head_returns_scaled_numbers(model, folder):
+    actual = head_outputs(model, folder)
     logits = np.asarray(model(model.tokenizer(TEXTS, TASK.max_length)))[:, 0]
     np.testing.assert_allclose(actual, 2020.5 + 4 * logits, atol=2e-3)
     assert np.ptp(actual) > 0.1
@@ -72,59 +72,59 @@ def test_the_head_in_the_file_gives_the_number(model, folder):
 
 
 @pytest.mark.parametrize("engine", ["keras", "onnx", "openvino"])
-def test_our_own_answers_are_scaled_once(engine, model, folder):
+def test_predictions_are_scaled_once(engine, model, folder):
     np.testing.assert_allclose(
-        answers(folder, engine, precision="float32"), numbers(model, folder), atol=2e-3
+        scores(folder, engine, precision="float32"), head_outputs(model, folder), atol=2e-3
     )
 
 
-def test_bfloat16_loses_no_years(folder):
+def test_bfloat16_keeps_large_means(folder):
     """The scale is applied in float32: 2017 and 2023 are the same number in bfloat16."""
-    exact = answers(folder, precision="float32")
-    np.testing.assert_allclose(answers(folder, precision="bfloat16"), exact, atol=0.1)
+    exact = scores(folder, precision="float32")
+    np.testing.assert_allclose(scores(folder, precision="bfloat16"), exact, atol=0.1)
 
 
-def test_a_loaded_model_is_the_one_that_was_saved(model, folder, tmp_path):
-    again = RoFormerForSequenceClassification.from_pretrained(folder)
-    for name, variable in again.named_variables().items():
+def test_loading_restores_the_saved_weights(model, folder, tmp_path):
+    loaded = RoFormerForSequenceClassification.from_pretrained(folder)
+    for name, variable in loaded.named_variables().items():
         np.testing.assert_allclose(variable, model.named_variables()[name], atol=2e-4)
-    again.save_pretrained(tmp_path / "again")
+    loaded.save_pretrained(tmp_path / "again")
     TASK.save(tmp_path / "again")
-    assert answers(tmp_path / "again") == pytest.approx(answers(folder), abs=1e-3)
+    assert scores(tmp_path / "again") == pytest.approx(scores(folder), abs=1e-3)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
-def test_conversion_keeps_the_numbers(dtype, model, folder, tmp_path):
+def test_conversion_keeps_predictions(dtype, model, folder, tmp_path):
     target = tmp_path / "converted"
     command = ["checkpoints", "convert", str(folder), str(target), "--to", "huggingface"]
     assert main([*command, "--dtype", dtype]) == 0
     np.testing.assert_allclose(
-        answers(target), answers(folder), atol=2e-3 if dtype == "float32" else 0.3
+        scores(target), scores(folder), atol=2e-3 if dtype == "float32" else 0.3
     )
-    np.testing.assert_allclose(numbers(model, target), answers(target), atol=0.3)
+    np.testing.assert_allclose(head_outputs(model, target), scores(target), atol=0.3)
     config = json.loads((target / "tokenizer_config.json").read_text("utf-8"))
     assert config["model_max_length"] == 16
 
 
-def test_the_released_layout_and_back(folder, tmp_path):
+def test_conversion_to_tf1_and_back_keeps_the_head(folder, tmp_path):
     """A TF1 checkpoint has the unscaled head; converting it back scales the head again."""
-    zipped, again = tmp_path / "model.zip", tmp_path / "again"
+    zipped, restored = tmp_path / "model.zip", tmp_path / "again"
     assert main(["checkpoints", "convert", str(folder), str(zipped), "--to", "tf1"]) == 0
-    assert main(["checkpoints", "convert", str(zipped), str(again), "--to", "own"]) == 0
+    assert main(["checkpoints", "convert", str(zipped), str(restored), "--to", "own"]) == 0
     name = "classifier.out_proj.bias"
-    before, after = (load_file(x / "model.safetensors")[name] for x in (folder, again))
+    before, after = (load_file(x / "model.safetensors")[name] for x in (folder, restored))
     np.testing.assert_allclose(after, before, rtol=1e-6)
 
 
-def test_weights_of_a_training_that_goes_on_are_written_as_they_are(model, tmp_path):
+def test_weights_of_an_unfinished_training_are_saved_unscaled(model, tmp_path):
     weights = {name: np.asarray(x) for name, x in model.named_variables().items()}
     model.save_pretrained(tmp_path / "model", weights)
-    again = RoFormerForSequenceClassification.from_pretrained(tmp_path / "model")
-    for name, variable in again.named_variables().items():
+    loaded = RoFormerForSequenceClassification.from_pretrained(tmp_path / "model")
+    for name, variable in loaded.named_variables().items():
         np.testing.assert_array_equal(variable, weights[name])
 
 
-def test_other_models_that_begin_with_it_have_nothing_of_its_scale(folder, tmp_path):
+def test_other_tasks_do_not_inherit_the_scale(folder, tmp_path):
     encoder = RoFormerEncoder.from_pretrained(folder)
     encoder.save_pretrained(tmp_path / "encoder")
     assert "label_mean" not in (tmp_path / "encoder" / "config.json").read_text("utf-8")
@@ -133,15 +133,15 @@ def test_other_models_that_begin_with_it_have_nothing_of_its_scale(folder, tmp_p
         other = RoFormerForSequenceClassification(config)
         other.tokenizer = encoder.tokenizer
         LabelledDataset([], task).save_model(other, tmp_path / "other")
-        written = json.loads((tmp_path / "other" / "config.json").read_text("utf-8"))
+        saved_config = json.loads((tmp_path / "other" / "config.json").read_text("utf-8"))
         kinds = {"multilabel": "multi_label_classification"}
-        assert written.get("problem_type") == kinds.get(task.name)
-        assert not written.keys() & {"label_mean", "label_deviation", "sentence_transformers"}
+        assert saved_config.get("problem_type") == kinds.get(task.name)
+        assert not saved_config.keys() & {"label_mean", "label_deviation", "sentence_transformers"}
         kernel = load_file(tmp_path / "other" / "model.safetensors")["classifier.out_proj.weight"]
         np.testing.assert_array_equal(kernel, np.transpose(other.classifier.out_proj.kernel))
 
 
-def test_transformers_has_a_position_for_every_token_that_we_read(folder):
+def test_config_json_has_positions_for_max_length(folder):
     config = json.loads((folder / "config.json").read_text("utf-8"))
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     assert (config["max_position_embeddings"], tokenizer["model_max_length"]) == (16, 16)
@@ -151,10 +151,10 @@ def test_transformers_has_a_position_for_every_token_that_we_read(folder):
     assert TASK.decoding.described_in(learned).max_position_embeddings == 8  # size of the table
 
 
-def test_a_folder_of_before_is_read_as_it_was_written(model, tmp_path):
+def test_an_older_folder_with_an_unscaled_head_is_read(model, tmp_path):
     """Older folders have an unscaled head, and mean and deviation in task.json."""
     weights = {name: np.asarray(x) for name, x in model.named_variables().items()}
     model.save_pretrained(tmp_path / "before", weights)
     TASK.save(tmp_path / "before")
     logits = np.asarray(model(model.tokenizer(TEXTS, TASK.max_length)))[:, 0]
-    np.testing.assert_allclose(answers(tmp_path / "before"), 2020.5 + 4 * logits, atol=2e-3)
+    np.testing.assert_allclose(scores(tmp_path / "before"), 2020.5 + 4 * logits, atol=2e-3)

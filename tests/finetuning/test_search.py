@@ -32,32 +32,32 @@ def trainings(tmp_path, monkeypatch):
     accuracy(rate) returns the validation accuracy of a trial.
     """
 
-    def searched(accuracy, **asked):
-        tried = []
+    def run_search(accuracy, **options):
+        trials = []
 
         def result(trial, trainer, task, test):
             rate = trial.config.optimizer.learning_rate
-            tried.append((pytest.approx(rate), trial.seed))
+            trials.append((pytest.approx(rate), trial.seed))
             assert trial.folder.parent.name == "trials"
             scores = {"valid": {"accuracy": accuracy(rate)}, "test": {"accuracy": -rate}}
             return TrialResult(trial, {}, scores, task, 0.0)
 
         monkeypatch.setattr(search, "run_trial", result)
         sets = Sets(["train"], ["valid"], ["test"], [])
-        actual = Search(settings(tmp_path, **asked), sets, None, TASK, ACCURACY).run()
+        actual = Search(settings(tmp_path, **options), sets, None, TASK, ACCURACY).run()
         assert len({item.trial.folder for item in actual}) == len(actual)
-        return tried
+        return trials
 
-    return searched
+    return run_search
 
 
-def test_further_seeds_train_at_the_best_rate_of_the_sweep_on_valid(trainings):
+def test_further_seeds_use_the_best_rate_of_the_sweep(trainings):
     rates = [5e-4, 1e-3, 2e-3, 4e-3]
     tried = trainings(lambda rate: 0.9 if rate == 2e-3 else 0.5, sweep=True, seeds=3)
     assert tried == [*((rate, 7) for rate in rates), (2e-3, 8), (2e-3, 9)]
 
 
-def test_a_rate_that_diverges_is_excluded_from_the_sweep(trainings, capsys):
+def test_a_diverging_rate_is_excluded_from_the_sweep(trainings, capsys):
     def accuracy(rate):
         if rate > 1e-3:
             raise DivergedError("the loss is not finite.")
@@ -70,11 +70,11 @@ def test_a_rate_that_diverges_is_excluded_from_the_sweep(trainings, capsys):
         trainings(lambda rate: accuracy(1.0), sweep=True)
 
 
-def test_seeds_alone_keep_the_rate(trainings):
+def test_seeds_without_a_sweep_keep_the_rate(trainings):
     assert trainings(lambda rate: 0.5, seeds=3) == [(1e-3, 7), (1e-3, 8), (1e-3, 9)]
 
 
-def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
+def test_each_fold_is_held_out_once(tmp_path, monkeypatch):
     examples = [Example((f"文{number}",), "ab"[number % 2], "") for number in range(40)]
     parts = folds(examples, Classification, 4, 0)
     trials = []
@@ -93,20 +93,20 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
     ]
 
 
-def test_of_equal_epochs_the_last_weights_are_kept(tmp_path, monkeypatch):
+def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     """Small validation sets give many ties, and later weights have trained longer."""
-    accuracies, kept = iter([0.4, 0.5, 0.5, 0.3, 0.5, 0.4]), []
+    accuracies, saved_steps = iter([0.4, 0.5, 0.5, 0.3, 0.5, 0.4]), []
     part = SimpleNamespace(save=lambda folder: None, save_files=lambda *_: None)
-    chosen = SimpleNamespace(save=part.save, decoding=part, max_length=8)
+    chosen_task = SimpleNamespace(save=part.save, decoding=part, max_length=8)
     model = SimpleNamespace(config=None)
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
-    monkeypatch.setattr(trial, "compare", lambda *_: (chosen, {"accuracy": next(accuracies)}))
+    monkeypatch.setattr(trial, "compare", lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
     with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
         events = trial._TrialEvents(
             *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), TASK, None, "", 1),
             *(model, None, lines, None),
         )
         for step in range(1, 7):
-            model.save_pretrained = lambda *_, step=step, **__: kept.append(step)
+            model.save_pretrained = lambda *_, step=step, **__: saved_steps.append(step)
             lines.write({"step": step, **events._metrics()})
-    assert kept == [1, 2, 3, 5]
+    assert saved_steps == [1, 2, 3, 5]

@@ -18,27 +18,27 @@ TOKENIZER = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *LET
 NAMES = ["BM25 of words", "TF-IDF cosine of 1–3 characters"]
 
 
-def test_documents_are_found_by_words_they_share():
+def test_documents_are_ranked_by_shared_words():
     examples = [Example((text[-2:], text), BELONGS, "") for text in TEXTS]
     examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # no word in common
     actual = search_baselines(Embedding(), [], examples, TOKENIZER)
     assert [name for name, _ in actual] == NAMES
-    for _, answers in actual:
-        ranks = [item.label.rank for item in answers]
+    for _, predictions in actual:
+        ranks = [item.label.rank for item in predictions]
         assert ranks[:5] == [1] * 5
         # The other positive of 学习 is excluded; three documents with an equal score come first.
         assert ranks[5] == 4
-        (example, side, score), *_ = answers[2].label.neighbours
+        (example, side, score), *_ = predictions[2].label.neighbours
         assert (example, side) == (2, 1)
-        assert score == answers[2].scores[0] > 0
+        assert score == predictions[2].scores[0] > 0
 
 
-def test_single_texts_are_asked_for_as_the_model_is():
+def test_single_texts_are_split_into_two_sides():
     examples = [Example((f"{text}。{text[::-1]}。",), BELONGS, "") for text in TEXTS]
     task = Embedding(data="texts")
-    for _, answers in search_baselines(task, [], examples, TOKENIZER):
-        assert len(answers) == 5
-        assert np.mean([item.label.rank for item in answers]) < 3
+    for _, predictions in search_baselines(task, [], examples, TOKENIZER):
+        assert len(predictions) == 5
+        assert np.mean([item.label.rank for item in predictions]) < 3
 
 
 def test_a_threshold_is_chosen_on_the_validation_set():
@@ -46,9 +46,9 @@ def test_a_threshold_is_chosen_on_the_validation_set():
     pairs = [(a, a[-2:] if a == b else b) for a in TEXTS for b in TEXTS]
     gold = [float(a.endswith(b)) for a, b in pairs]
     valid = [Example(pair, x, "") for pair, x in zip(pairs, gold, strict=True)]
-    judged = valid[::-1]
-    for _, answers in search_baselines(task, valid, judged, TOKENIZER):
-        metrics = task.metrics.compute([item.label for item in judged], answers)
+    test = valid[::-1]
+    for _, predictions in search_baselines(task, valid, test, TOKENIZER):
+        metrics = task.metrics.compute([item.label for item in test], predictions)
         assert metrics["accuracy"] == 1.0
-        scores = [item.scores[0] for item in answers]
+        scores = [item.scores[0] for item in predictions]
         assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold[::-1], scores))

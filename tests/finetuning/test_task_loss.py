@@ -58,16 +58,16 @@ def row_losses(task, targets, logits, *, smoothing=0.0, focal=0.0, class_weights
         return (targets - logits)[..., 0] ** 2
     if task in ("multilabel", "ranking"):
         p, y = sigmoid(logits), targets
-        wanted = y + smoothing * (0.5 - y)
-        losses = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p))
+        smoothed = y + smoothing * (0.5 - y)
+        losses = -(smoothed * np.log(p) + (1 - smoothed) * np.log(1 - p))
         losses *= np.where(y == 1, 1 - p, p) ** focal
         if class_weights is not None:
             column = np.arange(y.shape[-1])
             losses *= np.asarray(class_weights)[column, y.astype(int)]
         return losses.mean(-1)
     p = softmax(logits)
-    wanted = np.eye(C)[targets] * (1 - smoothing) + smoothing / C
-    losses = -(wanted * np.log(p)).sum(-1)
+    smoothed = np.eye(C)[targets] * (1 - smoothing) + smoothing / C
+    losses = -(smoothed * np.log(p)).sum(-1)
     losses *= (1 - np.take_along_axis(p, targets[..., None], -1)[..., 0]) ** focal
     return losses if class_weights is None else losses * np.asarray(class_weights)[targets]
 
@@ -86,18 +86,18 @@ def reference(task, targets, logits, weights, r_drop=0.0, **options):
     losses = row_losses(task, targets, logits, **options)
     if r_drop:
         a, b = np.split(logits, 2)
-        apart = kl(task, a, b) + kl(task, b, a)
-        losses = losses + r_drop / 4 * np.concatenate([apart, apart])
+        divergence = kl(task, a, b) + kl(task, b, a)
+        losses = losses + r_drop / 4 * np.concatenate([divergence, divergence])
     return (losses * weights).sum() / weights.sum()
 
 
 def slopes(function, x, width=1e-5):
     """Return the gradient by central differences."""
     gradient = np.zeros_like(x)
-    for place in np.ndindex(x.shape):
+    for index in np.ndindex(x.shape):
         step = np.zeros_like(x)
-        step[place] = width
-        gradient[place] = (function(x + step) - function(x - step)) / (2 * width)
+        step[index] = width
+        gradient[index] = (function(x + step) - function(x - step)) / (2 * width)
     return gradient
 
 
@@ -119,7 +119,7 @@ def check(task, loss, data, gradient, **options):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_plain_losses_and_gradients_are_those_of_the_books(task, gradient):
+def test_plain_losses_and_gradients(task, gradient):
     check(task, make_loss(TASKS[task], LossConfig(), []), batch(task), gradient)
 
 
@@ -142,39 +142,39 @@ def test_balanced_losses_and_gradients(task, gradient):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_r_drop_adds_half_of_both_divergences_mean(task, gradient):
+def test_r_drop_adds_half_the_mean_of_both_divergences(task, gradient):
     targets, logits, weights = batch(task, rows=8)
-    twice = np.concatenate([targets[:4], targets[:4]])
+    repeated = np.concatenate([targets[:4], targets[:4]])
     weights = np.concatenate([weights[4:], weights[4:]])
     loss = make_loss(TASKS[task], LossConfig(r_drop=3.0), [])
-    check(task, loss, (twice, logits, weights), gradient, r_drop=3.0)
+    check(task, loss, (repeated, logits, weights), gradient, r_drop=3.0)
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_with_a_teacher_the_loss_is_a_weighted_sum(task, gradient):
+def test_a_distillation_loss_is_a_weighted_sum(task, gradient):
     """Hinton et al.: the divergence at temperature 2 is multiplied by 4. Weights vary by row."""
     targets, logits, weights = batch(task)
     teacher = batch(task, seed=1)[1]
-    shares = np.random.default_rng(2).uniform(size=weights.shape).round(2)
+    mix = np.random.default_rng(2).uniform(size=weights.shape).round(2)
     hard = targets[..., None] if targets.dtype == "int32" else targets
-    taught = np.concatenate([hard, teacher, shares[..., None]], axis=-1).astype("float32")
+    soft_targets = np.concatenate([hard, teacher, mix[..., None]], axis=-1).astype("float32")
     options = {} if task == "regression" else {"focal": 2.0}
     loss = make_loss(TASKS[task], LossConfig(**options, teacher="folder"), [])
     exact = targets if targets.dtype == "int32" else targets.astype("float64")
 
-    def wanted(logits):
-        usual = row_losses(task, exact, logits, **options)
-        apart = 4 * kl(task, teacher.astype("float64") / 2, logits / 2)
-        return (((1 - shares) * usual + shares * apart) * weights).sum() / weights.sum()
+    def expected_loss(logits):
+        label_losses = row_losses(task, exact, logits, **options)
+        divergence = 4 * kl(task, teacher.astype("float64") / 2, logits / 2)
+        return (((1 - mix) * label_losses + mix * divergence) * weights).sum() / weights.sum()
 
-    got = float(loss(taught, logits, sample_weight=weights))
-    assert got == pytest.approx(wanted(logits.astype("float64")), rel=2e-6)
-    slope = gradient(lambda x: loss(taught, x, sample_weight=weights), logits)
-    assert np.abs(slope - slopes(wanted, logits.astype("float64"))).max() < 1e-6
+    got = float(loss(soft_targets, logits, sample_weight=weights))
+    assert got == pytest.approx(expected_loss(logits.astype("float64")), rel=2e-6)
+    slope = gradient(lambda x: loss(soft_targets, x, sample_weight=weights), logits)
+    assert np.abs(slope - slopes(expected_loss, logits.astype("float64"))).max() < 1e-6
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_with_equal_halves_r_drop_changes_nothing(task):
+def test_r_drop_of_equal_halves_does_not_change_the_loss(task):
     twice = [np.concatenate([x, x]) for x in batch(task)]
     losses = [
         make_loss(TASKS[task], LossConfig(r_drop=r_drop), [])(*twice[:2], sample_weight=twice[2])
@@ -184,7 +184,7 @@ def test_with_equal_halves_r_drop_changes_nothing(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_what_weighs_nothing_changes_no_bit(task):
+def test_examples_of_weight_zero_do_not_change_the_loss(task):
     targets, logits, weights = batch(task)
     loss = make_loss(TASKS[task], LossConfig(), [])
     before = float(loss(targets, logits, sample_weight=weights))
@@ -193,7 +193,7 @@ def test_what_weighs_nothing_changes_no_bit(task):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_a_batch_without_weight_has_no_loss_and_no_gradient(task, gradient):
+def test_a_batch_of_weight_zero_has_zero_loss_and_gradient(task, gradient):
     targets, logits, weights = batch(task)
     loss = make_loss(TASKS[task], LossConfig(), [])
     slope = gradient(lambda x: loss(targets, x, sample_weight=0 * weights), logits)
@@ -201,7 +201,7 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient(task, gradient):
     assert (slope == 0).all()
 
 
-def test_weights_whose_sum_is_below_one_are_divided_by_it_too():
+def test_small_weights_are_normalized():
     """The windows of a text have a total weight of 1, so a batch may have less than 1."""
     targets, logits, weights = batch("classification")
     loss = make_loss(TASKS["classification"], LossConfig(), [])
@@ -224,7 +224,7 @@ def test_large_logits_give_finite_losses_and_gradients(task, focal, gradient):
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_bfloat16_logits_are_counted_in_float32(task):
+def test_losses_of_bfloat16_logits_are_computed_in_float32(task):
     targets, logits, weights = batch(task)
     loss = make_loss(TASKS[task], LossConfig(), [])
     short = keras.ops.cast(logits, "bfloat16")
@@ -239,14 +239,14 @@ def test_the_loss_survives_serialization():
         "classification", label_smoothing=0.1, r_drop=2.0, class_weights=[1.0, 2.0, 3.0]
     )
     assert TaskLoss("pair", taught=True).get_config()["taught"]
-    again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
+    loaded = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     targets, logits, weights = batch("classification")
     data = {"sample_weight": weights}
-    assert float(again(targets, logits, **data)) == float(loss(targets, logits, **data))
+    assert float(loaded(targets, logits, **data)) == float(loss(targets, logits, **data))
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"label_smoothing": 1.0},
         {"label_smoothing": -0.1},
@@ -256,9 +256,9 @@ def test_the_loss_survives_serialization():
         {"fgm": float("nan")},
     ],
 )
-def test_values_that_make_no_sense_are_refused(wrong):
-    with pytest.raises(InputError, match=next(iter(wrong))):
-        LossConfig(**wrong)
+def test_invalid_settings_are_rejected(invalid):
+    with pytest.raises(InputError, match=next(iter(invalid))):
+        LossConfig(**invalid)
 
 
 @pytest.mark.parametrize(
@@ -274,8 +274,8 @@ def test_values_that_make_no_sense_are_refused(wrong):
         ("crf", {"teacher": "folder"}),
     ],
 )
-def test_settings_that_a_task_has_no_use_for_are_refused(task, setting):
-    refusing = TASKS | {name: kind(labels=LABELS) for name, kind in ALL_TASKS.items()}
-    refusing["crf"] = Tagging(labels=LABELS, crf=True)
+def test_settings_without_effect_on_a_task_are_rejected(task, setting):
+    tasks = TASKS | {name: kind(labels=LABELS) for name, kind in ALL_TASKS.items()}
+    tasks["crf"] = Tagging(labels=LABELS, crf=True)
     with pytest.raises(InputError, match=next(iter(setting))):
-        check_loss(refusing[task], LossConfig(**setting))
+        check_loss(tasks[task], LossConfig(**setting))

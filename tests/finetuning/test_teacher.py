@@ -16,7 +16,7 @@ GROUPS = [("今天天气", "天气很好"), ("北京", "上海", "公园")]
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_vectors_are_those_of_the_texts_and_kept(released, tmp_path):
+def test_teacher_vectors_are_computed_once_and_cached(released, tmp_path):
     source = str(released("sim_char"))
     embedder = VectorSettings().open(source)
     examples = [Example(group, "belongs", "") for group in GROUPS]

@@ -42,14 +42,14 @@ def start():
     return InitialState(config, weights, tokenizer, "float32")
 
 
-def batches(count, begin=0, end=None):
-    for number in range(count)[begin:end]:
+def batches(count, first=0, end=None):
+    for number in range(count)[first:end]:
         rng = np.random.default_rng(number)
         ids = rng.integers(5, len(TOKENS), (4, 6)).astype("int32")
         yield {"token_ids": ids}, rng.integers(0, 2, 4).astype("int32"), np.ones(4, "float32")
 
 
-def trained(trainer, seed, optimizer, count):
+def train(trainer, seed, optimizer, count):
     """Train on `count` batches; return all variables of model and optimizer, and the loss."""
     _, compiled = trainer.begin(seed, optimizer, count)
     history = compiled.fit(batches(count), steps_per_epoch=count, verbose=0, shuffle=False)
@@ -62,23 +62,23 @@ COUNT = 8
 
 
 @pytest.fixture(scope="module")
-def alone(start):
+def reference(start):
     """A new trainer after a training with SECOND, its variables and its loss."""
     trainer = Trainer(start, TASK, LossConfig(), TRAIN)
-    return trainer, *trained(trainer, 7, SECOND, COUNT)
+    return trainer, *train(trainer, 7, SECOND, COUNT)
 
 
 @pytest.fixture(scope="module")
 def shared(start):
     """A trainer after another training, with FIRST."""
     trainer = Trainer(start, TASK, LossConfig(), TRAIN)
-    trained(trainer, 5, FIRST, 6)
+    train(trainer, 5, FIRST, 6)
     return trainer
 
 
 def same_training(trainer, want, losses, count=COUNT):
-    got, again = trained(trainer, 7, SECOND, count)
-    assert again == losses
+    got, repeated_losses = train(trainer, 7, SECOND, count)
+    assert repeated_losses == losses
     assert len(got) == len(want) > 20
     for item, other in zip(got, want, strict=True):
         np.testing.assert_array_equal(item, other)
@@ -86,22 +86,22 @@ def same_training(trainer, want, losses, count=COUNT):
 
 
 @pytest.mark.slow
-def test_a_training_is_the_same_whatever_went_before(alone, shared):
-    assert same_training(shared, *alone[1:])
+def test_a_training_does_not_depend_on_earlier_ones(reference, shared):
+    assert same_training(shared, *reference[1:])
 
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("eager_steps")
-def test_so_it_is_with_fgm(start):
+def test_a_training_with_fgm_does_not_depend_on_earlier_ones(start):
     first, second = (Trainer(start, TASK, LossConfig(fgm=0.5), TRAIN) for _ in range(2))
-    want, losses = trained(first, 7, SECOND, 2)
-    trained(second, 5, FIRST, 2)
+    want, losses = train(first, 7, SECOND, 2)
+    train(second, 5, FIRST, 2)
     assert same_training(second, want, losses, 2)
     second.forget()
     assert second.compiled is None
 
 
-def test_settings_that_are_compiled_get_a_model_of_their_own(start):
+def test_compiled_settings_require_a_new_model(start):
     trainer = Trainer(start, TASK, LossConfig(), TRAIN)
     first = trainer.begin(7, FIRST, 6)
     assert trainer.begin(8, SECOND, 4) is first
@@ -109,17 +109,17 @@ def test_settings_that_are_compiled_get_a_model_of_their_own(start):
 
 
 @pytest.mark.slow
-def test_a_checkpoint_knows_nothing_of_the_schedule(alone, shared, tmp_path):
+def test_a_checkpoint_does_not_contain_the_schedule(reference, shared, tmp_path):
     """A trainer with another history can therefore resume from a checkpoint."""
-    trainer, want, _ = alone
+    trainer, want, _ = reference
     _, compiled = trainer.begin(7, SECOND, COUNT)
     compiled.fit(batches(COUNT, end=4), steps_per_epoch=4, verbose=0, shuffle=False)
     save_checkpoint(tmp_path, RunState(4, "rows"), compiled, keep=1)
 
-    trained(shared, 1, FIRST, 6)
+    train(shared, 1, FIRST, 6)
     _, compiled = shared.begin(7, SECOND, COUNT)
     restore_checkpoint(next(tmp_path.glob("step-*")), compiled)
-    compiled.fit(batches(COUNT, begin=4), steps_per_epoch=4, verbose=0, shuffle=False)
+    compiled.fit(batches(COUNT, first=4), steps_per_epoch=4, verbose=0, shuffle=False)
     got = [*compiled.variables, *compiled.optimizer.variables]
     for item, array in zip(got, want, strict=True):
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(item), array)

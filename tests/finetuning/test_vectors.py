@@ -70,18 +70,18 @@ def step(name, micro_batches, dropout=0.0, **changes):
 @pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
-def test_eight_micro_batches_are_one_batch(name, eager_steps):
-    whole, loss = step(name, 1)
-    in_parts, same = step(name, 8)
+def test_eight_micro_batches_equal_one_batch(name, eager_steps):
+    one_batch, loss = step(name, 1)
+    micro_batched, micro_loss = step(name, 8)
     start = {v.path: keras.ops.convert_to_numpy(v) for v in model().variables}
-    assert same == pytest.approx(loss, rel=1e-6)
-    moved = [np.abs(whole[path] - start[path]).max() for path in start]
-    assert max(moved) > 1e-2
-    for path, array in whole.items():
-        np.testing.assert_allclose(in_parts[path], array, rtol=0, atol=1e-5, err_msg=path)
+    assert micro_loss == pytest.approx(loss, rel=1e-6)
+    changes = [np.abs(one_batch[path] - start[path]).max() for path in start]
+    assert max(changes) > 1e-2
+    for path, array in one_batch.items():
+        np.testing.assert_allclose(micro_batched[path], array, rtol=0, atol=1e-5, err_msg=path)
 
 
-def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
+def test_both_passes_use_the_same_dropout_mask(eager_steps):
     """Both passes over a micro-batch use the same dropout mask.
 
     The loss comes from the first pass, the gradient from the second. This loss is linear in the
@@ -101,24 +101,24 @@ def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
     assert float((before * gradient).sum()) == pytest.approx(loss, rel=1e-4)
 
 
-def test_each_side_is_padded_by_itself():
+def test_each_side_is_padded_separately():
     training = VectorTraining(model(), TASKS["softmax"])
     inputs, _, _ = batch("softmax")
     vectors = keras.ops.convert_to_numpy(training(inputs))
     assert vectors.shape == (8, 4, 16)
-    alone = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_2"][3]}))
-    np.testing.assert_allclose(vectors[3, 2:], alone, rtol=0, atol=1e-6)
+    separate = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_2"][3]}))
+    np.testing.assert_allclose(vectors[3, 2:], separate, rtol=0, atol=1e-6)
     second = keras.ops.convert_to_numpy(training.model({"token_ids": inputs["side_1"][:, :6]}))
     np.testing.assert_allclose(vectors[:, 1], second, rtol=0, atol=1e-6)
 
 
-def test_a_text_that_is_encoded_once_for_several_examples_gives_their_gradient(eager_steps):
+def test_sharing_an_encoding_keeps_the_gradient(eager_steps):
     inputs, targets, weights = batch("softmax")
-    place = np.array([0, 1, 1, 2, 0, 2, 1, 0])
-    several = inputs | {"side_1": inputs["side_1"][place]}
-    shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": place.astype("int32")}
+    index = np.array([0, 1, 1, 2, 0, 2, 1, 0])
+    repeated = inputs | {"side_1": inputs["side_1"][index]}
+    shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": index.astype("int32")}
     actual = []
-    for item in (several, shared):
+    for item in (repeated, shared):
         training = VectorTraining(model(), TASKS["softmax"])
         training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
         loss = float(training.train_on_batch(item, targets, weights))
@@ -136,19 +136,19 @@ def steps_on_jax(out, micro_batches, processes):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = []
-    for place in range(processes):
-        several = {
+    workers = []
+    for rank in range(processes):
+        variables = {
             "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
             "JAX_NUM_PROCESSES": str(processes),
-            "JAX_PROCESS_ID": str(place),
+            "JAX_PROCESS_ID": str(rank),
         }
-        environment = os.environ | {"KERAS_BACKEND": "jax"} | (several if processes > 1 else {})
+        environment = os.environ | {"KERAS_BACKEND": "jax"} | (variables if processes > 1 else {})
         flags = [sys.executable, SCRIPT, out, str(micro_batches)]
-        started.append(
+        workers.append(
             subprocess.Popen(flags, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         )
-    for process in started:
+    for process in workers:
         _, output = process.communicate(timeout=300)
         assert process.returncode == 0, output.decode()[-3000:]
     with np.load(out) as file:
@@ -157,7 +157,7 @@ def steps_on_jax(out, micro_batches, processes):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
-def test_micro_batches_under_two_processes_are_one_batch_of_one_process(tmp_path):
+def test_micro_batches_in_two_processes_equal_one_batch(tmp_path):
     want = steps_on_jax(tmp_path / "one.npz", 1, processes=1)
     for micro_batches in (1, 8):
         got = steps_on_jax(tmp_path / f"two-{micro_batches}.npz", micro_batches, processes=2)

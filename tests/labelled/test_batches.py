@@ -14,12 +14,12 @@ from roformer_tf.training.feeding import prefetched
 
 def rows_of(lengths, tagging=False):
     """Return encoded texts in which sequence i has the tokens 1 + i and the segments i % 2."""
-    numbers = np.arange(len(lengths), dtype=np.int32)
+    indices = np.arange(len(lengths), dtype=np.int32)
     return EncodedTexts(
         token_ids=[np.full(n, 1 + i, np.int32) for i, n in enumerate(lengths)],
         segment_ids=[np.full(n, i % 2, np.int32) for i, n in enumerate(lengths)],
         first_units=[np.arange(n, dtype=np.int32) for n in lengths] if tagging else [],
-        example=numbers,
+        example=indices,
         lengths=np.array(lengths, np.int32),
         units=np.array(lengths if tagging else [0] * len(lengths), np.int32),
     )
@@ -31,7 +31,7 @@ def batches_of(lengths, batch_size=4, seed=0, **settings):
     return RowBatches(rows_of(lengths), targets, weights).batches(batch_size, seed, **settings)
 
 
-def numbers(batch):
+def indices(batch):
     """Return the indices of the sequences in a batch; -1 for padding."""
     return (batch[0]["token_ids"][:, 0] - 1).tolist()
 
@@ -43,8 +43,8 @@ def epoch(batches, number, steps):
 def assert_equal(batch, other):
     for name in batch[0]:
         np.testing.assert_array_equal(batch[0][name], other[0][name])
-    for array, same in zip(batch[1:], other[1:], strict=True):
-        np.testing.assert_array_equal(array, same)
+    for array, expected in zip(batch[1:], other[1:], strict=True):
+        np.testing.assert_array_equal(array, expected)
 
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(4, 0.8, 997), 3, 600).astype(int).tolist()
@@ -55,8 +55,8 @@ shapes = st.tuples(
 
 
 @given(shapes, st.integers(0, 3))
-def test_every_epoch_has_every_row_once_with_its_target_and_weight(drawn, number):
-    lengths, batch_size, seed = drawn
+def test_epochs_have_every_sequence_once_with_target_and_weight(shape_and_seed, number):
+    lengths, batch_size, seed = shape_and_seed
     batches = batches_of(lengths, batch_size, seed)
     steps = -(-len(lengths) // batch_size)
     seen = []
@@ -76,7 +76,7 @@ def test_every_epoch_has_every_row_once_with_its_target_and_weight(drawn, number
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_rows_of_similar_length_are_batched_in_few_shapes():
+def test_sequences_of_similar_length_are_batched():
     batches = batches_of(LENGTHS, batch_size=8)
     shapes = Counter(batch[0]["token_ids"].shape for batch in epoch(batches, 0, 125))
     assert {length for _, length in shapes} <= {bucket(length) for length in LENGTHS}
@@ -86,19 +86,19 @@ def test_rows_of_similar_length_are_batched_in_few_shapes():
     assert positions < 0.6 * unsorted
 
 
-def test_every_epoch_and_seed_has_other_batches_in_another_order():
+def test_batches_differ_between_epochs_and_seeds():
     def batched(seed, number):
-        return [tuple(sorted(numbers(b))) for b in epoch(batches_of(LENGTHS, 8, seed), number, 125)]
+        return [tuple(sorted(indices(b))) for b in epoch(batches_of(LENGTHS, 8, seed), number, 125)]
 
     orders = [batched(seed, number) for seed in range(2) for number in range(2)]
     assert len({tuple(order) for order in orders}) == 4
-    together = set(orders[0]).intersection(*orders[1:])
-    assert len(together) < 5  # batches are composed differently in each epoch
+    common_batches = set(orders[0]).intersection(*orders[1:])
+    assert len(common_batches) < 5  # batches are composed differently in each epoch
     lengths = [max(LENGTHS[i] for i in b if i >= 0) for b in orders[0]]
     assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.3  # lengths are shuffled
 
 
-def test_an_element_does_not_depend_on_what_was_asked_before():
+def test_a_batch_does_not_depend_on_earlier_requests():
     late = batches_of(LENGTHS)[1_000_003]
     batches = batches_of(LENGTHS)
     for step in (7, 1_000_003, 0):
@@ -107,38 +107,38 @@ def test_an_element_does_not_depend_on_what_was_asked_before():
     assert_equal(next(iter(batches[1_000_003:])), late)
 
 
-def test_prefetching_changes_nothing():
+def test_prefetching_does_not_change_batches():
     batches = batches_of(LENGTHS[:40])
     for step, batch in zip(range(30), prefetched(batches), strict=False):
         assert_equal(batch, batches[step])
 
 
-def test_rows_can_be_repeated():
-    plain, twice = (batches_of(LENGTHS[:10], repeat=repeat) for repeat in (1, 2))
+def test_repeat_duplicates_the_sequences_of_a_batch():
+    plain, repeated = (batches_of(LENGTHS[:10], repeat=repeat) for repeat in (1, 2))
     for step in range(6):
-        (inputs, *rest), (inputs_twice, *others_twice) = plain[step], twice[step]
+        (inputs, *rest), (repeated_inputs, *repeated_rest) = plain[step], repeated[step]
         for name in inputs:
             np.testing.assert_array_equal(
-                np.concatenate([inputs[name], inputs[name]]), inputs_twice[name]
+                np.concatenate([inputs[name], inputs[name]]), repeated_inputs[name]
             )
-        for array, same in zip(rest, others_twice, strict=True):
-            np.testing.assert_array_equal(np.concatenate([array, array]), same)
+        for array, expected in zip(rest, repeated_rest, strict=True):
+            np.testing.assert_array_equal(np.concatenate([array, array]), expected)
 
 
 @pytest.mark.parametrize(("columns", "dtype"), [(3, np.float32), (1, np.float32)])
-def test_targets_of_several_numbers(columns, dtype):
+def test_batches_of_targets_with_several_columns(columns, dtype):
     targets = np.arange(10 * columns, dtype=dtype).reshape(10, columns)
     weights = np.ones(10, np.float32)
     batches = RowBatches(rows_of(LENGTHS[:10]), targets, weights).batches(4, 0)
     for batch in epoch(batches, 1, 3):
         assert (batch[1].shape, batch[1].dtype) == ((4, columns), dtype)
-        for number, target, weight in zip(numbers(batch), *batch[1:], strict=True):
+        for number, target, weight in zip(indices(batch), *batch[1:], strict=True):
             want = targets[number] if number >= 0 else np.zeros(columns)
             np.testing.assert_array_equal(target, want)
             assert weight == (number >= 0)
 
 
-def test_targets_of_every_token():
+def test_batches_of_token_targets():
     lengths = LENGTHS[:10]
     targets = [np.arange(n, dtype=np.int32) for n in lengths]
     weights = [np.arange(n, dtype=np.float32) % 2 for n in lengths]
@@ -148,7 +148,7 @@ def test_targets_of_every_token():
         shape = inputs["token_ids"].shape
         assert (padded_targets.shape, padded_targets.dtype) == (shape, np.int32)
         assert (padded_weights.shape, padded_weights.dtype) == (shape, np.float32)
-        for row, number in enumerate(numbers(batch)):
+        for row, number in enumerate(indices(batch)):
             length = lengths[number] if number >= 0 else 0
             np.testing.assert_array_equal(padded_targets[row, :length], range(length))
             np.testing.assert_array_equal(padded_weights[row, :length], np.arange(length) % 2)
@@ -156,6 +156,6 @@ def test_targets_of_every_token():
             assert not padded_targets[row, length:].any()
 
 
-def test_without_rows_there_is_nothing_to_train_on():
+def test_batches_need_an_example():
     with pytest.raises(InputError, match="no example"):
         batches_of([])

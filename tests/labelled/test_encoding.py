@@ -53,15 +53,15 @@ def test_shared_tokens_of_a_pair_are_in_segment_1(first, second, name):
     ids, segments = usual.token_ids[0].tolist(), usual.segment_ids[0].tolist()
     assert shared.token_ids[0].tolist() == ids
     sides = [{x for x, s in zip(ids, segments, strict=True) if s == side} for side in (0, 1)]
-    both = sides[0] & sides[1] - {tokenizer.sep_id, tokenizer.unk_id}
-    assert shared.segment_ids[0].tolist() == [int(x in both) for x in ids]
+    shared_ids = sides[0] & sides[1] - {tokenizer.sep_id, tokenizer.unk_id}
+    assert shared.segment_ids[0].tolist() == [int(x in shared_ids) for x in ids]
 
 
-def test_reranking_and_zero_shot_mark_them_too():
-    inference = task("pair", labels=("entailment", "neutral"), shared_tokens=True)
+def test_reranking_and_zero_shot_mark_shared_tokens():
+    entailment = task("pair", labels=("entailment", "neutral"), shared_tokens=True)
     for other, texts in (
         (TASKS["reranking"](shared_tokens=True), ("天气", "天")),
-        (inference.asked(["天", "好"], "{}"), ("天气",)),
+        (entailment.asked(["天", "好"], "{}"), ("天气",)),
     ):
         encoded = other.labelling.encode([example(*texts)], TOKENIZERS["char"])
         assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0]
@@ -75,23 +75,23 @@ def plain_ids(text, tokenizer=WORD):
 
 @pytest.mark.parametrize("name", ["word", "char"])
 @pytest.mark.parametrize("max_length", [3, 8, 512])
-def test_a_text_is_encoded_as_the_tokenizer_does(name, max_length):
+def test_a_text_is_encoded_like_the_tokenizer_does(name, max_length):
     tokenizer = TOKENIZERS[name]
-    arguments = [SENTENCE, "", "好", SENTENCE * 3]
-    actual = encoded_texts(*arguments, tokenizer=tokenizer, max_length=max_length)
-    want = [tokenizer.encode(text, max_length=max_length) for text in arguments]
+    inputs = [SENTENCE, "", "好", SENTENCE * 3]
+    actual = encoded_texts(*inputs, tokenizer=tokenizer, max_length=max_length)
+    want = [tokenizer.encode(text, max_length=max_length) for text in inputs]
     assert [ids.tolist() for ids in actual.token_ids] == [ids for ids, _ in want]
     assert [ids.tolist() for ids in actual.segment_ids] == [segments for _, segments in want]
     assert {ids.dtype for ids in actual.token_ids + actual.segment_ids} == {np.dtype(np.int32)}
     assert actual.example.tolist() == [0, 1, 2, 3]
-    assert actual.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in arguments]
+    assert actual.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in inputs]
     assert actual.first_units == []
     assert actual.units.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("max_length", [5, 20, 512])
 @pytest.mark.parametrize("name", ["pair", "regression"])
-def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
+def test_a_pair_is_encoded_like_the_tokenizer_does(name, max_length):
     pairs = [(SENTENCE, "好"), ("", SENTENCE * 2), (SENTENCE, SENTENCE)]
     actual = task(name, max_length=max_length).labelling.encode(
         [example(*pair) for pair in pairs], WORD
@@ -102,7 +102,7 @@ def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
     assert actual.lengths.tolist() == [len(WORD.encode(*pair)[0]) for pair in pairs]
 
 
-def test_a_ranking_is_two_rows():
+def test_a_ranking_example_is_two_sequences():
     triples = [("今天", "天气", SENTENCE), ("北京", "公园", "中国")]
     actual = task("ranking", max_length=16).labelling.encode([example(*x) for x in triples], WORD)
     want = [WORD.encode(a, x, max_length=16)[0] for a, *rest in triples for x in rest]
@@ -112,36 +112,36 @@ def test_a_ranking_is_two_rows():
 
 
 @given(text=texts, max_length=st.integers(4, 40))
-def test_head_tail_keeps_both_ends(text, max_length):
+def test_head_tail_truncation_keeps_both_ends(text, max_length):
     actual = encoded_texts(text, max_length=max_length, long_texts="head-tail")
     (row,) = actual.token_ids
-    ids, kept = plain_ids(text), row[1:-1].tolist()
+    ids, content = plain_ids(text), row[1:-1].tolist()
     assert (row[0], row[-1]) == (WORD.cls_id, WORD.sep_id)
     if len(ids) + 2 <= max_length:
-        assert kept == ids
+        assert content == ids
         return
     assert len(row) == max_length
     head = (max_length - 2) // 4
-    assert kept[:head] == ids[:head]
-    assert kept[head:] == ids[len(ids) - len(kept[head:]) :]
+    assert content[:head] == ids[:head]
+    assert content[head:] == ids[len(ids) - len(content[head:]) :]
 
 
 @given(text=texts, max_length=st.integers(3, 40))
 def test_windows_cover_a_text_and_overlap(text, max_length):
     actual = encoded_texts(text, max_length=max_length, long_texts="windows")
     assert set(actual.example.tolist()) == {0}
-    pieces = [row[1:-1].tolist() for row in actual.token_ids]
+    contents = [row[1:-1].tolist() for row in actual.token_ids]
     ids, room = plain_ids(text), max_length - 2
     assert actual.lengths.tolist() == [len(ids) + 2]
     if len(ids) <= room:
-        assert pieces == [ids]
+        assert contents == [ids]
         return
-    assert {len(piece) for piece in pieces} == {room}
-    assert pieces[-1] == ids[-room:]
+    assert {len(content) for content in contents} == {room}
+    assert contents[-1] == ids[-room:]
     step = room - room // 4
-    for number, piece in enumerate(pieces[:-1]):
-        assert piece == ids[number * step : number * step + room]
-    assert (len(pieces) - 2) * step + room < len(ids) <= (len(pieces) - 1) * step + room
+    for number, content in enumerate(contents[:-1]):
+        assert content == ids[number * step : number * step + room]
+    assert (len(contents) - 2) * step + room < len(ids) <= (len(contents) - 1) * step + room
 
 
 unit_sizes = st.integers(1, 40).flatmap(
@@ -152,8 +152,8 @@ unit_sizes = st.integers(1, 40).flatmap(
 
 
 @given(unit_sizes)
-def test_spans_of_units_cover_all_and_fit(drawn):
-    room, sizes = drawn
+def test_windows_cover_all_units_and_fit(room_and_sizes):
+    room, sizes = room_and_sizes
     bounds = np.cumsum([0, *sizes])
     spans = windows(bounds, room)
     assert {u for first, last in spans for u in range(first, last)} == set(range(len(sizes)))
@@ -162,8 +162,8 @@ def test_spans_of_units_cover_all_and_fit(drawn):
 
 
 @given(unit_sizes)
-def test_a_unit_is_predicted_in_the_window_where_it_is_farthest_from_an_edge(drawn):
-    room, sizes = drawn
+def test_a_unit_is_predicted_in_the_window_with_most_context(room_and_sizes):
+    room, sizes = room_and_sizes
     bounds = np.cumsum([0, *sizes])
     spans = windows(bounds, room)
     for unit, window in enumerate(predicting_windows(bounds, spans)):
@@ -181,8 +181,8 @@ def test_every_unit_is_predicted_once_at_its_first_token(units, max_length, name
     tagging = task("tagging", labels=("O",), max_length=max_length)
     actual = tagging.labelling.encode([example(units=units)], tokenizer)
     assert all(len(ids) <= max_length for ids in actual.token_ids)
-    judged = np.concatenate([units[units >= 0] for units in actual.first_units])
-    assert sorted(judged) == list(range(len(units)))
+    predicted = np.concatenate([units[units >= 0] for units in actual.first_units])
+    assert sorted(predicted) == list(range(len(units)))
     rows = [ids[:, None].astype("float32") for ids in actual.token_ids]
     (answer,) = tagging.decoding.combine(rows, actual)
     want = [(plain_ids(unit, tokenizer) or [tokenizer.unk_id])[0] for unit in units]
@@ -206,13 +206,13 @@ def test_the_tokens_of_a_unit_stay_together():
     assert first_units.tolist() == [*want, -1]
 
 
-def test_logits_of_windows_are_averaged_and_those_of_triples_joined():
+def test_logits_of_windows_are_averaged_and_those_of_triples_concatenated():
     actual = encoded_texts("好", SENTENCE, max_length=10, long_texts="windows")
     assert len(actual.token_ids) > 3
     logits = np.random.default_rng(0).normal(size=(len(actual.token_ids), 2)).astype("float32")
-    alone, several = task().decoding.combine(logits, actual)
-    np.testing.assert_array_equal(alone, logits[0])
-    np.testing.assert_allclose(several, logits[1:].mean(axis=0), rtol=1e-6)
+    single, averaged = task().decoding.combine(logits, actual)
+    np.testing.assert_array_equal(single, logits[0])
+    np.testing.assert_allclose(averaged, logits[1:].mean(axis=0), rtol=1e-6)
 
     triples = [example("甲", "乙", "丙"), example("丁", "戊", "己")]
     ranked = task("ranking").labelling.encode(triples, WORD)
@@ -221,11 +221,11 @@ def test_logits_of_windows_are_averaged_and_those_of_triples_joined():
 
 
 def test_targets_and_weights_of_rows():
-    def of(name, *examples, **settings):
-        asked = task(name, **settings)
-        return asked.labelling.row_targets(asked.labelling.encode(examples, WORD), examples)
+    def targets_of(name, *examples, **settings):
+        the_task = task(name, **settings)
+        return the_task.labelling.row_targets(the_task.labelling.encode(examples, WORD), examples)
 
-    targets, weights = of(
+    targets, weights = targets_of(
         "classification",
         example("好", label="坏"),
         example("今天" * 10, label="好"),
@@ -237,44 +237,46 @@ def test_targets_and_weights_of_rows():
     np.testing.assert_array_equal(weights, np.float32([1, 1 / 2, 1 / 2]))
     assert weights.dtype == np.float32
 
-    targets, _ = of("multilabel", example("好", label=("坏",)), example("好", label=()))
+    targets, _ = targets_of("multilabel", example("好", label=("坏",)), example("好", label=()))
     np.testing.assert_array_equal(targets, np.float32([[0, 1], [0, 0]]))
-    targets, _ = of("regression", example("好", label=5.0), mean=1.0, deviation=2.0)
+    targets, _ = targets_of("regression", example("好", label=5.0), mean=1.0, deviation=2.0)
     np.testing.assert_array_equal(targets, np.float32([[2]]))
-    targets, weights = of("ranking", example("甲", "乙", "丙", label="C"))
+    targets, weights = targets_of("ranking", example("甲", "乙", "丙", label="C"))
     np.testing.assert_array_equal(targets, np.float32([[0], [1]]))
     np.testing.assert_array_equal(weights, np.float32([1, 1]))
-    (target,), (weight,) = of("tagging", example(units=["playful", "好"], label=("坏", "坏")))
+    (target,), (weight,) = targets_of(
+        "tagging", example(units=["playful", "好"], label=("坏", "坏"))
+    )
     first = [1, 1 + len(plain_ids("playful"))]
     assert np.flatnonzero(weight).tolist() == first == np.flatnonzero(target).tolist()
     assert (target.dtype, weight.dtype, weight.max()) == (np.int32, np.float32, 1)
 
 
 @given(units=units, max_length=st.integers(3, 30))
-def test_each_unit_has_its_label_as_target_once(units, max_length):
+def test_the_label_of_each_unit_is_a_target_once(units, max_length):
     labels = tuple(f"T{number}" for number in range(len(units)))
     tagged, tagging = example(units=units, label=labels), task("tagging", labels=labels)
     actual = tagging.labelling.encode([tagged], WORD)
     targets, weights = tagging.labelling.row_targets(actual, [tagged])
-    weighing = np.concatenate([t[w > 0] for t, w in zip(targets, weights, strict=True)])
-    assert sorted(weighing) == list(range(len(units)))
+    weighted_targets = np.concatenate([t[w > 0] for t, w in zip(targets, weights, strict=True)])
+    assert sorted(weighted_targets) == list(range(len(units)))
     assert sum(weight.sum() for weight in weights) == len(units)
 
 
-def test_nothing_to_encode_is_no_row():
+def test_encoding_no_examples_gives_no_sequences():
     actual = task().labelling.encode([], WORD)
     assert (actual.examples, actual.row_lengths.tolist(), actual.token_ids) == (0, [], [])
     assert task().decoding.combine([], actual) == []
 
 
-def test_an_example_without_units_has_no_answer():
+def test_an_example_without_units_has_no_prediction():
     actual = task("tagging").labelling.encode([example(units=())], WORD)
     assert [ids.tolist() for ids in actual.token_ids] == [[WORD.cls_id, WORD.sep_id]]
     (answer,) = task("tagging").decoding.combine([np.ones((2, 2), "float32")], actual)
     assert answer.shape == (0, 2)
 
 
-def test_a_very_long_text_is_many_windows():
+def test_a_very_long_text_gives_many_windows():
     actual = encoded_texts("今天天气很好，" * 15_000, max_length=512, long_texts="windows")
     assert len(actual.token_ids) == -(-(actual.lengths[0] - 2 - 510) // (510 - 127)) + 1
     assert actual.row_lengths.max() == 512
@@ -284,5 +286,5 @@ def test_a_very_long_text_is_many_windows():
     ("lengths", "picked"),
     [([20] * 99 + [900], 24), ([20] * 98 + [300, 900], 384), ([5000] * 3, 1024), ([7], 16)],
 )
-def test_max_length_leaves_99_of_100_whole(lengths, picked):
+def test_max_length_fits_99_percent_of_texts(lengths, picked):
     assert pick_max_length(np.array(lengths)) == picked

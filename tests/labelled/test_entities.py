@@ -70,7 +70,7 @@ def test_every_layout_is_detected_and_gives_the_same_spans(column, suffix, tmp_p
     assert [example.texts for example in examples] == [(text,) for text in TEXTS]
 
 
-def test_entities_of_cluener_may_be_nested_if_spans_are_asked_for(tmp_path):
+def test_cluener_files_may_have_nested_entities_with_task_spans(tmp_path):
     rows = [{"text": t, "label": cluener(t, spans)} for t, spans in zip(TEXTS, WANT, strict=True)]
     path = json_lines(tmp_path / "a.json", rows)
     layout, examples = read(path, "spans")
@@ -79,10 +79,10 @@ def test_entities_of_cluener_may_be_nested_if_spans_are_asked_for(tmp_path):
     assert find_layout(path, ColumnsConfig(), None, TASKS).task is TASKS["tagging"]
 
 
-@pytest.mark.parametrize("between", ["", " "])
-def test_tags_of_units_become_spans_of_characters(between, tmp_path):
-    units = [("北京", "天气"), ("I", "am", "in", "New", "York")] if between else [tuple("去上海")]
-    tags = [("B-LOC", "O"), ("O", "O", "O", "B-LOC", "I-LOC")] if between else ["O B-LOC I-LOC"]
+@pytest.mark.parametrize("sep", ["", " "])
+def test_tags_of_units_are_converted_to_character_spans(sep, tmp_path):
+    units = [("北京", "天气"), ("I", "am", "in", "New", "York")] if sep else [tuple("去上海")]
+    tags = [("B-LOC", "O"), ("O", "O", "O", "B-LOC", "I-LOC")] if sep else ["O B-LOC I-LOC"]
     tags = [x.split() if isinstance(x, str) else x for x in tags]
     blocks = ["\n".join(map(" ".join, zip(*x, strict=True))) for x in zip(units, tags, strict=True)]
     (tmp_path / "a.conll").write_text("\n\n".join(blocks), "utf-8")
@@ -94,11 +94,11 @@ def test_tags_of_units_become_spans_of_characters(between, tmp_path):
         layout, examples = read(tmp_path / name, "spans")
         assert layout.task is Extraction
         got = [(x.texts[0], [x.texts[0][a:b] for _, a, b in x.label]) for x in examples]
-        names = [["北京"], ["New York"]] if between else [["上海"]]
-        texts = [between.join(x) for x in units]
+        names = [["北京"], ["New York"]] if sep else [["上海"]]
+        texts = [sep.join(x) for x in units]
         assert got == list(zip(texts, names, strict=True))
         assert find_layout(tmp_path / name, ColumnsConfig(), None, TASKS).task.name == "tagging"
-        task = Spans(labels=("LOC",), spaced_units=bool(between), text_columns=layout.text_columns)
+        task = Spans(labels=("LOC",), spaced_units=bool(sep), text_columns=layout.text_columns)
         rows = list(open_unanswered(tmp_path / name, task, ColumnsConfig()).examples)
         assert [x.texts[0] for x in rows] == texts
 
@@ -120,13 +120,13 @@ BAD = {
 
 
 @pytest.mark.parametrize("problem", BAD)
-def test_bad_entities_are_one_message(problem, tmp_path, capsys):
+def test_invalid_entities_are_skipped_and_reported(problem, tmp_path, capsys):
     path = json_lines(
         tmp_path / "a.jsonl", [GOOD, GOOD, {"text": "北京人", "entities": BAD[problem]}]
     )
     assert len(read(path, "spans")[1]) == 2
-    assert f"{path}:3 " in (shown := capsys.readouterr().err)
-    assert problem in shown
+    assert f"{path}:3 " in (stderr := capsys.readouterr().err)
+    assert problem in stderr
     with pytest.raises(InputError, match="Correct or remove these rows"):
         read(path, "spans", strict=True)
     json_lines(path, [{"text": "北京人", "entities": BAD[problem]}])
@@ -134,21 +134,21 @@ def test_bad_entities_are_one_message(problem, tmp_path, capsys):
         read(path, "spans")
 
 
-def test_a_file_without_entities_is_refused_with_the_layout_that_is_needed(tmp_path):
+def test_a_file_without_entities_is_rejected(tmp_path):
     path = json_lines(tmp_path / "a.jsonl", [{"text": "北京人", "label": "好"}] * 3)
     with pytest.raises(InputError, match="spans needs a column of entities"):
         read(path, "spans")
-    two = json_lines(tmp_path / "b.jsonl", [GOOD | {"spans": GOOD["entities"]}])
+    two_columns = json_lines(tmp_path / "b.jsonl", [GOOD | {"spans": GOOD["entities"]}])
     with pytest.raises(InputError, match=r"entities or spans\. Give --label-column"):
-        read(two)
-    assert read(two, label_column="spans")[0].label_column == "spans"
+        read(two_columns)
+    assert read(two_columns, label_column="spans")[0].label_column == "spans"
 
 
 BRAT = "T1\tORG 0 4\t北京市委\nT2\tLOC 0 2\t北京\nR1\tIn Arg1:T1 Arg2:T2\nT3\tLOC {} {}\t上海\n"
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_brat_gives_an_example_for_each_line(end, tmp_path):
+def test_brat_files_give_an_example_for_each_line(end, tmp_path):
     text = f"北京市委在开会{end}{end}你好去上海。{end}"
     start = text.index("上海")
     (tmp_path / "a.txt").write_bytes(text.encode())
@@ -171,7 +171,7 @@ def test_brat_gives_an_example_for_each_line(end, tmp_path):
         ("T1\tLOC 0 3\t北京\n", "has the entity '北京', but '北京市' from 0 to 3"),
     ],
 )
-def test_bad_annotations_of_brat_are_one_message(annotations, problem, tmp_path):
+def test_invalid_brat_annotations_are_rejected(annotations, problem, tmp_path):
     (tmp_path / "a.txt").write_text("北京市委在开会\n你好\n", "utf-8")
     (tmp_path / "a.ann").write_text(annotations, "utf-8")
     with pytest.raises(InputError, match=problem):
@@ -181,7 +181,7 @@ def test_bad_annotations_of_brat_are_one_message(annotations, problem, tmp_path)
         read(tmp_path / "a.ann")
 
 
-def test_files_of_doccano_and_label_studio(tmp_path):
+def test_files_of_doccano_and_label_studio_are_read(tmp_path):
     text, spans = TEXTS[0], WANT[0]
     offsets = dicts(spans, start="start_offset", end="end_offset")
     regions = [{"start": a, "end": b, "text": text[a:b], "labels": [x]} for x, a, b in spans]
@@ -196,23 +196,23 @@ def test_files_of_doccano_and_label_studio(tmp_path):
         assert examples[0].label == spans
 
 
-@pytest.mark.parametrize("written", [str, json.dumps])
-def test_entities_in_a_csv_are_as_pandas_or_json_write_them(written, tmp_path):
+@pytest.mark.parametrize("serialize", [str, json.dumps])
+def test_entities_in_a_csv_written_by_pandas_or_json_are_read(serialize, tmp_path):
     with (path := tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
         rows = zip(TEXTS, map(dicts, WANT), strict=True)
-        csv.writer(file).writerows([("text", "entities"), *((x, written(y)) for x, y in rows)])
+        csv.writer(file).writerows([("text", "entities"), *((x, serialize(y)) for x, y in rows)])
     layout, examples = read(path)
     assert layout.task is Extraction
     assert [example.label for example in examples] == WANT
 
 
-def test_lists_of_three_candidates_are_no_entities(tmp_path):
+def test_lists_of_three_candidates_are_not_entities(tmp_path):
     row = {"content": "a#idiom#", "candidates": [["一", "二", "三"], ["一", "二", "三"]]}
     with pytest.raises(InputError, match="cannot tell which column holds the labels"):
         read(json_lines(tmp_path / "a.jsonl", [row] * 3))
 
 
-def test_problems_in_a_folder_of_brat_name_the_file(tmp_path, capsys):
+def test_problems_in_a_brat_folder_name_the_file(tmp_path, capsys):
     for name in "ab":
         (tmp_path / f"{name}.txt").write_text("北京人\n上海人\n", "utf-8")
         (tmp_path / f"{name}.ann").write_text("T1\tLOC 0 2\t南京\nT2\tLOC 4 6\t上海\n", "utf-8")
@@ -222,7 +222,7 @@ def test_problems_in_a_folder_of_brat_name_the_file(tmp_path, capsys):
     assert f"{tmp_path}/b.txt:1 has the entity" in shown
 
 
-def test_a_column_that_is_only_called_entities_changes_no_other_task(tmp_path):
+def test_a_text_column_called_entities_is_ignored(tmp_path):
     rows = [{"text": f"北京人{i}", "entities": "北京", "label": "好坏"[i % 2]} for i in range(4)]
     path = json_lines(tmp_path / "a.jsonl", rows)
     assert read(path)[0].task.name == "classification"

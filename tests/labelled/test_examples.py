@@ -3,15 +3,15 @@ from roformer_tf.labelled.examples import UNLABELLED, BadLine, SkippedRows
 from roformer_tf.readers.records import BLANK
 
 
-def made(*rows):
+def skipped(*rows):
     actual = SkippedRows("data/a.csv")
     for number, problem in rows:
         actual.add(BadLine(f"data/a.csv:{number}", problem))
     return actual
 
 
-def test_rows_are_named_by_what_is_wrong_with_them():
-    actual = made((2, UNLABELLED), (4, BLANK), (5, "is odd"), (3, UNLABELLED), (9, UNLABELLED))
+def test_rows_are_grouped_by_problem():
+    actual = skipped((2, UNLABELLED), (4, BLANK), (5, "is odd"), (3, UNLABELLED), (9, UNLABELLED))
     assert str(actual) == "data/a.csv:2-3,9 has no label\ndata/a.csv:5 is odd"
     assert (actual.rows, actual.bad, actual.blank, actual.unreadable) == (5, 4, 1, 1)
     assert actual.notice(95).splitlines() == [
@@ -23,17 +23,17 @@ def test_rows_are_named_by_what_is_wrong_with_them():
     ]
 
 
-def test_blank_rows_alone_stop_nothing():
-    actual = made((7, BLANK))
+def test_blank_rows_are_not_counted_as_bad():
+    actual = skipped((7, BLANK))
     assert actual.notice(1) == "data/a.csv: 1 of 2 rows skipped:\n  data/a.csv:7 is blank"
     assert not actual.bad
 
 
-def test_a_million_places_are_counted(monkeypatch):
+def test_long_lists_of_rows_are_abbreviated(monkeypatch):
     monkeypatch.setattr(examples, "RANGES", 3)
     monkeypatch.setattr(examples, "KINDS", 2)
     every_third = [(3 * i, UNLABELLED) for i in range(1, 8)]
-    actual = made(*every_third, (30, "x"), (31, "y"), (32, "z"))
+    actual = skipped(*every_third, (30, "x"), (31, "y"), (32, "z"))
     assert str(actual).splitlines() == [
         "data/a.csv:3,6,9,… (4 more) has no label",
         "data/a.csv:30 x",

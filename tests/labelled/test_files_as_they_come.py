@@ -197,7 +197,7 @@ def read(path, **columns):
 
 
 @pytest.mark.parametrize("name", WORKS)
-def test_a_file_works_and_says_what_it_took(write, name, capsys):
+def test_the_report_names_the_detected_columns(write, name, capsys):
     content, text, label, report, *rows = WORKS[name]
     path = write(name, content)
     layout, examples = read(path)
@@ -210,7 +210,7 @@ def test_a_file_works_and_says_what_it_took(write, name, capsys):
     assert bool(capsys.readouterr().err) == (name in SKIPPED)
 
 
-def test_labels_in_merged_cells_are_those_of_each_row(write):
+def test_merged_label_cells_apply_to_each_row(write):
     rows = [
         ("评论", "评价"),
         *((f"第{i}条评论", "好坏"[i // 3 % 2] * (i % 3 == 0)) for i in range(12)),
@@ -221,7 +221,7 @@ def test_labels_in_merged_cells_are_those_of_each_row(write):
     assert "4 merged ranges give their values to each row." in layout.report
 
 
-def test_a_label_that_is_a_formula_without_a_stored_value_is_named(write):
+def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
     label = "标签"
     rows = [(f"第{i}条评论", f'=IF(A{i + 2}="x","好","坏")') for i in range(9)]
     path = write("formulas.xlsx", as_xlsx(("评论", label), *rows))
@@ -236,14 +236,14 @@ def test_a_label_that_is_a_formula_without_a_stored_value_is_named(write):
 
 
 @pytest.mark.parametrize("name", sorted(WORKS.keys() - {"no_header.csv"}))
-def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
+def test_a_model_trained_on_other_columns_reads_the_file(write, name):
     content, text, _, _, *rows = WORKS[name]
     path = write(name, content)
     report, actual = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
     texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     if name == "unicode.txt":  # a .txt file has one text per line, unless it names the column
-        known = Classification(labels=("0", "1"), text_columns=(text,))
-        report, actual = open_unanswered(path, known, ColumnsConfig())
+        task_with_column = Classification(labels=("0", "1"), text_columns=(text,))
+        report, actual = open_unanswered(path, task_with_column, ColumnsConfig())
         texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     assert f"text in column {text}" in report
     want = [a for a, _ in (rows[0] if rows else ROWS)]
@@ -252,13 +252,13 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     assert texts == want
 
 
-@pytest.mark.parametrize("chosen", [(), ("2",)])
-def test_a_number_of_training_is_no_column_of_a_file_with_names(write, chosen):
+@pytest.mark.parametrize("flag_columns", [(), ("2",)])
+def test_column_numbers_of_training_are_ignored_in_a_file_with_names(write, flag_columns):
     """The model was trained on a file without a header, with its texts in column 2."""
     path = write("named.csv", as_csv(HEAD, *ROWS))
     task = Classification(labels=("0", "1"), text_columns=("2",))
-    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=chosen))
-    assert [item.texts[0] for item in actual] == [row[bool(chosen)] for row in ROWS]
+    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=flag_columns))
+    assert [item.texts[0] for item in actual] == [row[bool(flag_columns)] for row in ROWS]
 
 
 SKIPPED = {  # parts of the report of skipped rows
@@ -276,12 +276,12 @@ SKIPPED = {  # parts of the report of skipped rows
 
 
 @pytest.mark.parametrize("name", SKIPPED)
-def test_rows_that_give_no_example_are_named_all_at_once_or_stop(write, name, capsys):
+def test_skipped_rows_are_reported_together_and_strict_stops(write, name, capsys):
     path = write(name, WORKS[name][0])
     read(path)
-    printed = capsys.readouterr().err
+    stderr = capsys.readouterr().err
     for part in SKIPPED[name]:
-        assert part in printed
+        assert part in stderr
     with pytest.raises(InputError) as error:
         read(path, strict=True)
     for part in SKIPPED[name]:
@@ -349,7 +349,7 @@ COLUMNS = {  # name: content, parts of the message, flags that solve the problem
         {"label_column": "3"},
     ),
 }
-ENDS = {
+REJECTED = {
     "no_mark.csv": (
         as_csv(HEAD, *ROWS).encode("utf-16-le"),
         ["no_mark.csv is no text", "--encoding, as utf-16-le"],
@@ -387,9 +387,9 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("name", [*COLUMNS, *ENDS])
-def test_a_file_that_is_not_certain_ends_in_a_message_that_names_the_cure(write, name):
-    content, parts, *_ = (COLUMNS | ENDS)[name]
+@pytest.mark.parametrize("name", [*COLUMNS, *REJECTED])
+def test_an_ambiguous_file_gives_a_message_with_a_solution(write, name):
+    content, parts, *_ = (COLUMNS | REJECTED)[name]
     path = write(name, content)
     with pytest.raises(InputError) as error:
         read(path)
@@ -397,13 +397,13 @@ def test_a_file_that_is_not_certain_ends_in_a_message_that_names_the_cure(write,
         assert part in str(error.value)
 
 
-@pytest.mark.parametrize("name", [name for name, (*_, cure) in COLUMNS.items() if cure])
-def test_the_flags_that_a_message_names_cure_it(write, name):
-    content, _, cure = COLUMNS[name]
-    assert len(read(write(name, content), **cure)[1]) >= len(ROWS)
+@pytest.mark.parametrize("name", [name for name, (*_, flags) in COLUMNS.items() if flags])
+def test_the_flags_in_the_message_solve_the_problem(write, name):
+    content, _, flags = COLUMNS[name]
+    assert len(read(write(name, content), **flags)[1]) >= len(ROWS)
 
 
-def test_what_to_predict_is_asked_for_where_it_is_not_certain(write):
+def test_an_ambiguous_text_column_for_prediction_requires_a_flag(write):
     task = Classification(labels=("0", "1"))
     path = write("one.csv", as_csv(*((a,) for a in GOOD)))
     with pytest.raises(

@@ -22,18 +22,18 @@ def data(*groups, max_length=32):
     return ParaphraseBatches.of(examples, TOKENIZER, max_length)
 
 
-def spelled(ids):
+def letters_of(ids):
     return " ".join(LETTERS[i - 5] if i > 4 else "*" for i in ids)
 
 
-def rows_of(batch):
+def pairs_of(batch):
     """Return the first and second text of each sequence with a weight; masked letters are stars."""
     inputs, _, weights = batch
     actual = []
     for ids, segments in zip(inputs["token_ids"][weights > 0], inputs["segment_ids"], strict=False):
         first, second = ids[(segments == 0) & (ids > 0)], ids[segments == 1]
         assert (first[0], first[-1], second[-1]) == (2, 3, 3)
-        actual.append((spelled(first[1:-1]), spelled(second[:-1])))
+        actual.append((letters_of(first[1:-1]), letters_of(second[:-1])))
     return actual
 
 
@@ -41,7 +41,7 @@ def test_both_orders_of_two_texts_are_adjacent():
     batches, seen = data(*GROUPS).batches(4, 0), set()
     for step in range(30):
         inputs, targets, weights = batches[step]
-        rows = rows_of(batches[step])
+        rows = pairs_of(batches[step])
         assert weights.tolist() == [1] * 8
         for (_, a), (_, b) in zip(rows[::2], rows[1::2], strict=True):
             assert sum(a in group and b in group for group in GROUPS) == 1
@@ -55,11 +55,11 @@ def test_both_orders_of_two_texts_are_adjacent():
     assert len(seen) == 6 + 3 * 2  # every two texts of a group, in both orders
 
 
-def test_half_of_the_first_texts_are_masked_here_and_there_and_no_second_one():
+def test_half_of_the_first_texts_are_masked():
     batches, clean, masked, letters, changed = data(*GROUPS[:3]).batches(3, 1), 0, 0, 0, 0
     texts = {text for group in GROUPS for text in group}
     for step in range(200):
-        for first, second in rows_of(batches[step]):
+        for first, second in pairs_of(batches[step]):
             assert second in texts
             clean += first in texts
             masked += first.count("*")
@@ -71,11 +71,11 @@ def test_half_of_the_first_texts_are_masked_here_and_there_and_no_second_one():
     assert 0 < changed < 100
 
 
-def test_texts_of_equal_meaning_are_no_negatives():
+def test_texts_of_equal_meaning_are_not_negatives():
     """k l m n is in two groups, so the texts of both are its positives."""
     actual = data(GROUPS[1], GROUPS[3])
     _, targets, _ = batch = actual.batches(2, 0)[0]
-    firsts = [second for _, second in rows_of(batch)]
+    firsts = [second for _, second in pairs_of(batch)]
     firsts = [firsts[row ^ 1] for row in range(4)]
     for row, a in enumerate(firsts):
         for column, b in enumerate(firsts):
@@ -84,28 +84,28 @@ def test_texts_of_equal_meaning_are_no_negatives():
             assert targets[row, column] == want, (a, b)
 
 
-def test_with_a_teacher_rows_have_its_cosines_of_their_first_texts():
+def test_targets_with_a_teacher_are_its_cosines():
     rng = np.random.default_rng(0)
     plain = data(*GROUPS)
     vectors = rng.normal(size=(len(plain.texts), 5)).astype("float32")
-    taught = dataclasses.replace(plain, teacher=vectors)
-    of_text = dict(zip(plain.spelled, vectors, strict=True))  # equal texts: the last vector
-    vectors[[plain.spelled.index("k l m n")]] = of_text["k l m n"]
-    _, targets, weights = batch = taught.batches(3, 4)[0]
-    seconds = [second for _, second in rows_of(batch)]
-    firsts = np.stack([of_text[seconds[row ^ 1]] for row in range(len(seconds))])
+    distilled = dataclasses.replace(plain, teacher=vectors)
+    vector_of = dict(zip(plain.spelled, vectors, strict=True))  # equal texts: the last vector
+    vectors[[plain.spelled.index("k l m n")]] = vector_of["k l m n"]
+    _, targets, weights = batch = distilled.batches(3, 4)[0]
+    seconds = [second for _, second in pairs_of(batch)]
+    firsts = np.stack([vector_of[seconds[row ^ 1]] for row in range(len(seconds))])
     count = len(seconds)
     np.testing.assert_allclose(targets[:count, :count], firsts @ firsts.T, rtol=1e-5, atol=1e-6)
     assert not targets[count:].any()
     assert weights.sum() == count
 
 
-def test_texts_are_cut_each_by_itself_and_the_last_batch_is_filled_up():
+def test_texts_are_truncated_separately_and_the_last_batch_is_padded():
     actual = data(("a b c d e f g", "h i j k l m"), ("n", "o"), max_length=5)
     shortest = min((actual.batches(2, 0)[step] for step in range(1)), key=lambda x: x[2].sum())
-    assert {text for row in rows_of(shortest) for text in row[1:]} == {"a b c", "h i j", "n", "o"}
-    three = data(*GROUPS[:3])
-    batch = min((three.batches(2, 0)[step] for step in range(2)), key=lambda x: x[2].sum())
+    assert {text for row in pairs_of(shortest) for text in row[1:]} == {"a b c", "h i j", "n", "o"}
+    groups = data(*GROUPS[:3])
+    batch = min((groups.batches(2, 0)[step] for step in range(2)), key=lambda x: x[2].sum())
     assert batch[2].tolist() == [1, 1, 0, 0]
     assert (batch[1][2:] == IGNORED).all()
     assert (batch[1][:, 2:] == IGNORED).all()

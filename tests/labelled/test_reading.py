@@ -100,23 +100,23 @@ COMPRESSED = {".gz": gzip.compress, ".xz": lzma.compress, ".zst": zstd.compress}
     "name",
     [*FILES, *(f"a.{kind}{suffix}" for kind in ("tsv", "csv", "jsonl") for suffix in COMPRESSED)],
 )
-def test_every_kind_of_file_gives_the_same_examples(write, name):
+def test_all_file_formats_give_the_same_examples(write, name):
     layout, examples = read(write(name, FILES[re.sub(r"\.(gz|xz|zst)$", "", name)]))
     assert layout.task.name == "classification"
     assert examples == [((text,), label) for text, label in ROWS]
 
 
 @pytest.mark.parametrize("name", [*FILES, "a.tsv.zst", "a.conll", "a.txt"])
-def test_a_url_is_fetched_once_and_read_as_a_file(write, name, monkeypatch):
+def test_a_url_is_fetched_once_and_read_like_a_file(write, name, monkeypatch):
     storage = fsspec.filesystem("memory")
     content = {"a.conll": CONLL, "a.txt": "甲\n乙\n"}.get(name) or FILES[name.removesuffix(".zst")]
     path = write(name, content)
     storage.pipe(str(path), path.read_bytes())
     url = f"memory:/{path}"
-    fetched = []
+    downloads = []
     get = type(storage).get_file
     monkeypatch.setattr(
-        type(storage), "get_file", lambda *x, **y: [fetched.append(x), get(*x, **y)][-1]
+        type(storage), "get_file", lambda *x, **y: [downloads.append(x), get(*x, **y)][-1]
     )
     if name == "a.txt":
         assert [item.place for item in stream(url)] == [f"{url}:1", f"{url}:2"]
@@ -124,7 +124,7 @@ def test_a_url_is_fetched_once_and_read_as_a_file(write, name, monkeypatch):
     layout, examples = read(url)
     assert examples == read(path)[1]
     assert layout.report.startswith(f"{url}: task ")
-    assert len(fetched) == 1
+    assert len(downloads) == 1
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_url_is_fetched_once_and_read_as_a_file(write, name, monkeypatch):
         ("memory://none/a.doc", r"memory://none/a\.doc is of no kind"),
     ],
 )
-def test_a_url_that_cannot_be_read_says_why(url, message):
+def test_an_unreadable_url_gives_the_reason(url, message):
     if url.startswith("s3") and find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(InputError, match=message):
@@ -148,14 +148,14 @@ def test_a_url_that_cannot_be_read_says_why(url, message):
 # Spreadsheets
 
 
-def test_a_cell_of_a_spreadsheet_is_a_text_or_a_label(write):
+def test_spreadsheet_cells_are_read_as_texts_and_labels(write):
     path = write("a.xlsx", xlsx(("评论", "stars"), ("很好", 1.0), (2024, 0), ("差", 0.0)))
     layout, examples = read(path, text_columns=("评论",))
     assert examples == [(("很好",), "1"), (("2024",), "0"), (("差",), "0")]
     assert layout.task.name == "classification"
 
 
-def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
+def test_the_header_of_a_spreadsheet_is_detected_like_that_of_a_tsv(write):
     layout, examples = read(write("a.xlsx", xlsx(*ROWS)), label_column="2")
     assert len(examples) == 3
     assert "the first line is an example, not a header" in layout.report
@@ -164,7 +164,7 @@ def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
     assert len(read(path, text_columns=("1",), label_column="2", first_line="example")[1]) == 4
 
 
-def test_the_first_or_the_named_sheet_is_read_and_reported(write):
+def test_the_first_or_given_sheet_is_read_and_reported(write):
     other = [("text", "label"), ("别的", "1"), ("还有", "0")]
     path = write("a.xlsx", xlsx(("text", "label"), *ROWS, 二=other))
     layout, examples = read(path)
@@ -178,7 +178,7 @@ def test_the_first_or_the_named_sheet_is_read_and_reported(write):
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.parquet", "a.txt", "a.conll"])
-def test_a_sheet_of_what_has_none_is_refused(write, name):
+def test_a_sheet_name_is_rejected_for_other_formats(write, name):
     path = write(name, FILES.get(name, "x\n"))
     with pytest.raises(InputError, match=r"has no sheets, as an \.xlsx file has: remove --sheet"):
         list(stream_examples(path, Classification(), sheet="一"))
@@ -186,7 +186,7 @@ def test_a_sheet_of_what_has_none_is_refused(write, name):
         read(path, sheet="一")
 
 
-def test_a_place_is_the_file_and_the_line(write):
+def test_places_are_file_and_line(write):
     path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
     config = ColumnsConfig()
     actual = read_examples(path, find_layout(path, config, None, TASKS), config)
@@ -194,7 +194,7 @@ def test_a_place_is_the_file_and_the_line(write):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
-def test_encodings_are_found_and_the_unusual_said(write, encoding):
+def test_encodings_are_detected_and_unusual_ones_reported(write, encoding):
     path = write("a.tsv", lines(("text", "label"), *ROWS).encode(encoding))
     layout, examples = read(path)
     assert examples == [((text,), label) for text, label in ROWS]
@@ -215,7 +215,7 @@ def test_encodings_are_found_and_the_unusual_said(write, encoding):
         (("A", "B", "C", "label"), ("A", "B", "C"), "label"),
     ],
 )
-def test_columns_are_found_by_their_names(write, header, texts, label):
+def test_columns_are_detected_by_name(write, header, texts, label):
     rows = [[f"{name}{i}" for name in header] for i in range(3)]
     path = write("a.tsv", lines(header, *rows))
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
@@ -224,12 +224,12 @@ def test_columns_are_found_by_their_names(write, header, texts, label):
 
 
 @pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize("identified", ["names", "numbers"])
-def test_columns_are_those_that_the_user_gives(write, header, identified):
+@pytest.mark.parametrize("given_by", ["names", "numbers"])
+def test_columns_given_by_the_user_are_used(write, header, given_by):
     rows = [("7", "好书", "x"), ("8", "坏书", "y"), ("9", "书", "x"), ("10", "旧书", "y")]
     path = write("a.csv", lines(*([("nr", "评价", "情感")] * header), *rows, delimiter=","))
     columns = {"text_columns": ("2",), "label_column": "3"}
-    if identified == "names":
+    if given_by == "names":
         columns = {"text_columns": ("评价",), "label_column": "情感"}
         if not header:
             with pytest.raises(InputError, match="no column '情感'"):
@@ -257,12 +257,12 @@ FIRST_LINES = [  # the first line, the other lines, and whether the first may be
 
 
 @pytest.mark.parametrize("columns", [{"text_columns": ("1",)}, {"label_column": "2"}])
-@pytest.mark.parametrize(("first", "rest", "asks"), FIRST_LINES)
-def test_a_first_line_whose_label_occurs_nowhere_else_is_asked_for(
-    write, first, rest, asks, columns
+@pytest.mark.parametrize(("first", "rest", "is_ambiguous"), FIRST_LINES)
+def test_a_first_line_with_a_unique_label_requires_first_line(
+    write, first, rest, is_ambiguous, columns
 ):
     path = write("a.tsv", lines(first, *rest))
-    if asks:
+    if is_ambiguous:
         with pytest.raises(InputError, match=r"a\.tsv: cannot tell.*'好恶'.*Give --first-line"):
             find_layout(path, ColumnsConfig(**columns), None, TASKS)
         for first_line, actual in (("header", HEADER), ("example", ("1", "2"))):
@@ -288,20 +288,20 @@ def test_first_line_overrides_what_the_file_suggests(write):
 
 
 @pytest.mark.parametrize("names", [True, False])
-def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names):
+def test_other_files_are_read_with_the_layout_of_training(write, names):
     """A short file is ambiguous, so it is read with the layout of the training file."""
     path = write("train.tsv", lines(*([HEADER] * names), *WORDS))
-    few = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
+    short = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
     first_line = "header" if names else "auto"
     config = ColumnsConfig(text_columns=("1",), label_column="2", first_line=first_line)
     layout = find_layout(path, config, None, TASKS)
     want = [(("新",), "好"), (("旧",), "坏")]
-    assert [(item.texts, item.label) for item in read_examples(few, layout, config)] == want
+    assert [(item.texts, item.label) for item in read_examples(short, layout, config)] == want
     task = Classification(text_columns=layout.text_columns)
-    assert [item.texts for item in stream_examples(few, task)] == [texts for texts, _ in want]
+    assert [item.texts for item in stream_examples(short, task)] == [texts for texts, _ in want]
 
 
-def test_numbers_of_columns_work_with_a_known_header(write):
+def test_column_numbers_work_with_a_header(write):
     path = write("a.tsv", lines(("text", "label"), *ROWS))
     layout, examples = read(path, text_columns=("1",), label_column="2")
     assert layout.text_columns == ("text",)
@@ -316,7 +316,7 @@ def test_without_a_header_columns_are_guessed_and_reported(write):
     assert examples == [((text,), label) for label, text in rows]
 
 
-def test_a_label_that_is_called_as_a_column_makes_no_header(write):
+def test_labels_that_are_column_names_do_not_make_a_header(write):
     rows = [("某文", "title"), ("别的", "text"), ("另一篇", "title"), ("最后", "text")]
     assert len(read(write("a.tsv", lines(*rows)))[1]) == 4
 
@@ -329,7 +329,7 @@ def test_a_label_that_is_called_as_a_column_makes_no_header(write):
         ("标题", "文{}"),
     ],
 )
-def test_one_that_comes_again_late_is_asked_for(write, label, text):
+def test_a_label_that_is_a_column_name_requires_first_line(write, label, text):
     """From the first rows alone, the line looks like a header: 新闻 is a usual column name."""
     texts = [text.format(i) for i in range(302)]
     labels = [label, *["体育", "财经", "科技"] * 100, label]
@@ -341,7 +341,7 @@ def test_one_that_comes_again_late_is_asked_for(write, label, text):
     assert len(examples) == 302
 
 
-def test_nor_does_one_in_a_later_row_which_would_make_titles_of_those_above(write):
+def test_a_column_name_as_a_later_label_does_not_make_a_header(write):
     labels = ["体育", "财经", "情感", *["体育", "财经"] * 9]
     rows = [(f"文{i}", label) for i, label in enumerate(labels)]
     assert len(read(write("a.tsv", lines(*rows)))[1]) == len(rows)
@@ -364,12 +364,12 @@ def test_nor_does_one_in_a_later_row_which_would_make_titles_of_those_above(writ
         [("说法", "价格"), ("甲", "1.5"), ("乙", "2.5"), ("丙", "9.9"), ("丁", "7.25")],
     ],
 )
-def test_what_is_ambiguous_is_asked(write, rows):
+def test_ambiguous_columns_require_a_flag(write, rows):
     with pytest.raises(InputError, match=r"cannot tell which column.*Give --(text|label)-column"):
         find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None, TASKS)
 
 
-def test_numbers_next_to_a_label_are_no_text(write):
+def test_a_column_of_numbers_is_not_the_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")
     assert examples[0] == (("甲",), "x")
@@ -386,7 +386,7 @@ def test_numbers_next_to_a_label_are_no_text(write):
         {"encoding": "utf-9"},
     ],
 )
-def test_impossible_columns_are_refused(columns):
+def test_invalid_column_settings_are_rejected(columns):
     with pytest.raises(InputError):
         ColumnsConfig(**columns)
 
@@ -412,7 +412,7 @@ def test_impossible_columns_are_refused(columns):
         ("A B C", ["B", "C"], "ranking"),
     ],
 )
-def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, task):
+def test_the_task_is_detected_from_columns_and_labels(write, columns, labels, task):
     records = [{name: name for name in columns.split()} | {"label": x} for x in labels]
     path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
@@ -420,23 +420,23 @@ def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, tas
     assert "a guess" in layout.report
 
 
-def test_names_may_be_in_traditional_chinese(write):
+def test_column_names_may_be_in_traditional_chinese(write):
     layout, examples = read(write("a.tsv", "內容\t類別\n很好\t好\n很差\t壞\n"))
     assert (layout.text_columns, layout.label_column, len(examples)) == (("內容",), "類別", 2)
 
 
-def test_a_column_named_labels_means_several(write):
+def test_a_column_called_labels_is_multilabel(write):
     assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task.name == "multilabel"
 
 
-def test_the_options_of_a_question_are_no_texts_to_rank(write):
+def test_options_of_a_question_are_not_a_ranking(write):
     rows = [("question", *"ABCD", "answer"), *(("问", *"甲乙丙丁", x) for x in "ABCD" * 2)]
     with pytest.raises(InputError, match="cannot tell the task"):
         read(write("a.tsv", lines(*rows)))
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
-def test_a_task_that_cannot_be_detected_is_asked_for_and_can_be_given(write, labels):
+def test_an_undetected_task_requires_the_flag_task(write, labels):
     path = write("a.tsv", lines(("text", "label"), *(("x", label) for label in labels)))
     with pytest.raises(InputError, match="Give --task"):
         read(path)
@@ -453,7 +453,7 @@ def test_a_task_that_cannot_be_detected_is_asked_for_and_can_be_given(write, lab
         ("pair.tsv", "classification"),
     ],
 )
-def test_a_task_that_does_not_fit_is_refused(write, name, task):
+def test_a_task_that_does_not_fit_is_rejected(write, name, task):
     pair = lines(("text_a", "text_b", "label"), ("x", "y", "0"))
     content = {"a.tsv": FILES["a.tsv"], "a.conll": CONLL, "pair.tsv": pair}[name]
     with pytest.raises(InputError, match=task):
@@ -486,7 +486,7 @@ def test_a_label_may_be_called_nan(write, name):
 
 
 @pytest.mark.parametrize(
-    ("task", "written", "label"),
+    ("task", "value", "label"),
     [
         ("classification", " 好 ", "好"),
         ("classification", "\ufeff好\u200b", "好"),
@@ -506,8 +506,8 @@ def test_a_label_may_be_called_nan(write, name):
         ("multilabel", None, ()),
     ],
 )
-def test_a_label_is_read_as_the_task_wants_it(write, task, written, label):
-    path = write("a.jsonl", as_jsonl([("x", written), ("y", "0")]))
+def test_labels_are_converted_for_the_task(write, task, value, label):
+    path = write("a.jsonl", as_jsonl([("x", value), ("y", "0")]))
     assert read(path, task)[1][0] == (("x",), label)
 
 
@@ -518,7 +518,7 @@ def test_the_separator_of_labels_can_be_given(write):
 
 
 @pytest.mark.parametrize("sign", [";", "；", "、", "|", "，"])
-def test_another_separator_of_labels_is_asked_for(write, sign):
+def test_another_separator_requires_label_separator(write, sign):
     path = write("a.tsv", f"text\tlabels\nx\t甲{sign}乙\ny\t甲\nz\t乙\n")
     with pytest.raises(InputError, match=f"label-separator .*{re.escape(sign)}"):
         read(path)
@@ -528,7 +528,7 @@ def test_another_separator_of_labels_is_asked_for(write, sign):
 
 @pytest.mark.parametrize("name", ["label", "labels"])
 @pytest.mark.parametrize("labels", [["甲|乙", "甲", "乙"], ["乙", "甲|乙", "甲|乙"]])
-def test_it_is_asked_for_whatever_the_column_is_called(write, name, labels):
+def test_another_separator_is_detected_for_any_column_name(write, name, labels):
     path = write("a.tsv", lines(("text", name), *zip("xyz", labels, strict=True)))
     with pytest.raises(InputError, match=r"label-separator '\|'"):
         read(path)
@@ -538,13 +538,13 @@ def test_it_is_asked_for_whatever_the_column_is_called(write, name, labels):
 @pytest.mark.parametrize(
     "labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"], [[True] * 2] * 2]
 )
-def test_labels_that_are_0_or_1_for_each_name_are_refused(write, labels):
+def test_binary_vectors_of_labels_are_rejected(write, labels):
     path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
     with pytest.raises(InputError, match="Write the names of the labels that are 1"):
         read(path, "multilabel")
 
 
-def test_a_sign_in_the_names_of_labels_is_no_separator(write):
+def test_a_punctuation_mark_in_a_label_is_not_a_separator(write):
     lists = [["金融、保险"], ["金融"], ["保险"]]
     assert read(write("a.jsonl", as_jsonl([("x", label) for label in lists])))[1][0][1]
     path = write("a.tsv", "text\tlabels\nx\t金融、保险\ny\t体育\n")
@@ -584,44 +584,44 @@ def test_quotes_in_a_tsv_are_text(write):
     ]
 
 
-def test_one_text_with_an_opening_and_one_with_a_closing_quote_swallow_no_lines(write):
+def test_quotes_in_different_texts_do_not_join_lines(write):
     rows = [('"甲', "1"), ("乙", "0"), ('丙"', "1")]
     assert len(read(write("a.tsv", lines(("text", "label"), *rows)))[1]) == 3
 
 
-def test_a_tsv_that_keeps_the_rules_of_quoting_is_unquoted(write):
+def test_a_correctly_quoted_tsv_is_unquoted(write):
     rows = [("zwei\nZeilen", "1"), ('er sagte "ja"', "0"), ("ein\tTab", "1")]
     target = io.StringIO()
     csv.writer(target, "excel-tab").writerows([("text", "label"), *rows])
     assert read(write("a.tsv", target.getvalue()))[1] == [((text,), label) for text, label in rows]
 
 
-def test_a_row_too_long_makes_no_text_of_quotes(write):
+def test_a_too_long_row_does_not_disable_quoting(write):
     path = write("a.tsv", 'text\tlabel\n"a\nb"\t1\nc\t0\t0\n"d"\t0\n')
     assert read(path)[1] == [(("a\nb",), "1"), (("d",), "0")]
 
 
 @pytest.mark.parametrize("odd", ["x\t0\t0\n", "x\n", "x\t0\t0\nx\n"])
 @pytest.mark.parametrize("at_end", [True, False])
-def test_nor_does_it_make_quotes_of_a_text(write, odd, at_end):
+def test_a_malformed_row_does_not_enable_quoting(write, odd, at_end):
     rows = [('"甲', "1"), ("乙", "0"), ('丙"', "1")]
     texts = lines(*rows)
     path = write("a.tsv", lines(("text", "label")) + (odd + texts if at_end else texts + odd))
     assert read(path)[1] == [((text,), label) for text, label in rows]
 
 
-def test_quotes_that_would_swallow_whole_lines_are_text_whatever_else_is_torn(write):
+def test_quotes_that_would_join_lines_are_text(write):
     rows = [('"甲', "1"), ("乙", "0"), ('丙"', "1")]
     path = write("a.tsv", lines(("text", "label"), *rows) + '"a\nb"\t1\nc\t0\t0\n')
     assert read(path)[1] == [*(((text,), label) for text, label in rows), (('b"',), "1")]
 
 
-def test_an_empty_quoted_cell_alone_is_no_table(write):
+def test_a_single_empty_quoted_cell_is_rejected(write):
     with pytest.raises(InputError, match=r"a\.tsv has one column"):
         read(write("a.tsv", '""\n'))
 
 
-def test_a_line_break_in_a_tsv_that_does_not_is_one_clear_line(write):
+def test_a_line_break_in_an_unquoted_tsv_gives_a_clear_error(write):
     path = write("a.tsv", 'text\tlabel\n"好"书\t1\n"zwei\nZeilen"\t0\n')
     with pytest.raises(
         InputError, match=r"a\.tsv:3 has 1 column, the first line 2 .is there a line br"
@@ -635,7 +635,7 @@ LABEL = TEXT.map(str.strip).filter(lambda label: label.casefold() != "nan")  # a
 
 @given(st.lists(st.tuples(TEXT, LABEL), min_size=1), st.sampled_from(["csv", "jsonl", "parquet"]))
 @example([("0", "0" * 10)] * 2 + [("0", "0" * 10 + ";"), (":", "0")], "csv")  # labels like texts
-def test_what_others_write_is_read_back(tmp_path_factory, rows, kind):
+def test_files_of_other_libraries_are_read_back(tmp_path_factory, rows, kind):
     path = tmp_path_factory.mktemp("any") / f"a.{kind}"
     if kind == "csv":
         with path.open("w", newline="", encoding="utf-8") as out:
@@ -759,7 +759,7 @@ BAD = {  # name: content, task, part of the message
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_bad_data_is_one_line_that_says_where_and_what(write, name):
+def test_invalid_files_give_a_message_of_one_line(write, name):
     content, task, message = BAD[name]
     if content is None:
         path = write(name, FILES["a.tsv"] * 9)
@@ -772,14 +772,14 @@ def test_bad_data_is_one_line_that_says_where_and_what(write, name):
     assert str(path) in str(error.value)
 
 
-def test_a_folder_and_a_missing_file_are_named(tmp_path):
+def test_a_folder_or_missing_file_is_rejected(tmp_path):
     with pytest.raises(InputError, match="is a folder"):
         read(tmp_path)
     with pytest.raises(InputError, match="there is no file"):
         read(tmp_path / "a.tsv")
 
 
-def test_a_test_file_without_the_training_columns_is_refused(write):
+def test_a_test_file_without_the_training_columns_is_rejected(write):
     layout = Layout(TASKS["classification"], ("text",), "label", "")
     with pytest.raises(
         InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
@@ -788,7 +788,7 @@ def test_a_test_file_without_the_training_columns_is_refused(write):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])
-def test_a_test_file_of_another_kind_is_refused(write, name, kind):
+def test_a_test_file_of_another_kind_is_rejected(write, name, kind):
     layout = Layout(TASKS[name], ("text",), None, "")
     with pytest.raises(InputError, match=rf"b\.{kind}.*tagging"):
         read_examples(write(f"b.{kind}", "text\ttag\nx\tO\n"), layout, ColumnsConfig())
@@ -797,7 +797,7 @@ def test_a_test_file_of_another_kind_is_refused(write, name, kind):
 # Streams
 
 
-def test_a_stream_keeps_order_and_drops_nothing(write):
+def test_a_stream_keeps_the_order_and_every_row(write):
     path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
     actual = stream(path)
     assert [item.place for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
@@ -811,7 +811,7 @@ def test_a_stream_needs_no_labels(write, name):
     assert [item.texts[0] for item in actual] == [text for text, _ in ROWS]
 
 
-def test_of_a_txt_every_line_is_a_text(write):
+def test_every_line_of_a_txt_file_is_a_text(write):
     path = write("a.txt", b"\xef\xbb\xbftext\r\n\n" + '"乙\t丙'.encode() + b"\n\xff\n")
     assert stream(path) == [
         Example(("text",), None, f"{path}:1"),
@@ -821,14 +821,14 @@ def test_of_a_txt_every_line_is_a_text(write):
     ]
 
 
-def test_two_texts_a_line_have_a_tab_between(monkeypatch):
+def test_a_tab_separates_two_texts_on_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("甲\t乙\n丙\n".encode())))
     pair, bad = stream("-", "pair", text_columns=("a", "b"))
     assert pair == Example(("甲", "乙"), None, "stdin:1")
     assert bad == BadLine("stdin:2", "has 1 of 2 texts, separated by tabs")
 
 
-def test_raw_text_to_tag_is_cut_into_units(write):
+def test_raw_text_for_tagging_is_split_into_units(write):
     path = write("a.txt", "北京 人\n")
     (by_character,) = stream(path, "tagging")
     (by_word,) = stream(path, "tagging", spaced_units=True)
@@ -838,17 +838,17 @@ def test_raw_text_to_tag_is_cut_into_units(write):
 
 
 @pytest.mark.parametrize("content", [CONLL, "北\n京\n人\n\n她\n"])
-def test_conll_to_tag_needs_no_tags(write, content):
+def test_a_stream_of_conll_needs_no_tags(write, content):
     actual = stream(write("a.conll", content), "tagging", spaced_units=True)
     assert [(item.texts[0], item.label) for item in actual] == [("北 京 人", None), ("她", None)]
 
 
-def test_a_stream_without_the_training_columns_is_refused(write):
+def test_a_stream_without_the_training_columns_is_rejected(write):
     with pytest.raises(InputError, match="no column 'text'"):
         stream_examples(write("a.csv", "甲,乙\n丙,丁\n"), Classification())
 
 
-def test_a_quote_of_a_csv_that_never_closes_takes_no_line_but_its_own(write):
+def test_an_unclosed_quote_in_a_csv_skips_only_its_line(write):
     path = write("a.csv", 'text\n甲\n"乙\n丙\n"丁\n戊"\n')
     first, bad, second, third = stream(path)
     assert [item.texts for item in (first, second, third)] == [("甲",), ("丙",), ("丁\n戊",)]
@@ -856,7 +856,7 @@ def test_a_quote_of_a_csv_that_never_closes_takes_no_line_but_its_own(write):
     assert third.place == f"{path}:5"
 
 
-def test_blank_rows_of_a_spreadsheet_keep_their_places(write):
+def test_blank_rows_of_a_spreadsheet_are_counted_in_places(write):
     path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
     assert [(type(item), item.place) for item in stream(path)] == [
         (Example, f"{path}:2"),

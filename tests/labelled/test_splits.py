@@ -24,37 +24,39 @@ def plain(example):
     return tuple("".join(half.get(letter, letter) for letter in text) for text in example.texts)
 
 
-def either_way(example):
+def unordered(example):
     """Return the normalized texts of a pair independently of their order."""
     return sorted(plain(example))
 
 
-def made(labels, prefix="text"):
+def make(labels, prefix="text"):
     return [Example((f"{prefix} {i}",), label, f"f:{i}") for i, label in enumerate(labels)]
 
 
 @given(EXAMPLES, EXAMPLES, EXAMPLES)
-def test_duplicates_are_those_of_a_double_loop(train, test, valid):
+def test_duplicates_equal_a_pairwise_comparison(train, test, valid):
     actual = duplicates(train, test, valid)
-    keys, held = list(map(either_way, train)), list(map(either_way, test))
-    chosen_by = [key for key in map(either_way, valid) if key not in keys]
-    assert actual.in_valid.tolist() == [key in chosen_by for key in held]
-    assert actual.in_train.tolist() == [any(key == k for k in keys) for key in held]
-    assert actual.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
+    keys, test_keys = list(map(unordered, train)), list(map(unordered, test))
+    valid_keys = [key for key in map(unordered, valid) if key not in keys]
+    assert actual.in_valid.tolist() == [key in valid_keys for key in test_keys]
+    assert actual.in_train.tolist() == [any(key == k for k in keys) for key in test_keys]
+    assert actual.repeated.tolist() == [key in test_keys[:i] for i, key in enumerate(test_keys)]
     assert actual.within == sum(key in keys[:i] for i, key in enumerate(keys))
-    every = [*train, *test]  # a pair in the other order may have another label
-    labels = {plain(e): {other.label for other in every if plain(other) == plain(e)} for e in every}
+    examples = [*train, *test]  # a pair in the other order may have another label
+    labels = {
+        plain(e): {other.label for other in examples if plain(other) == plain(e)} for e in examples
+    }
     assert actual.contradicting == sum(len(x) > 1 for x in labels.values())
     assert (actual.unseen == ~(actual.in_train | actual.in_valid | actual.repeated)).all()
     assert actual.in_train.dtype == actual.repeated.dtype == bool
 
 
-def test_pairs_are_equal_only_in_both_texts():
+def test_equal_pairs_have_two_equal_texts():
     assert text_key(("ab", "c")) != text_key(("a", "bc"))
     assert text_key(("a b", "ｃ")) == text_key(("ab", "c"))
 
 
-def test_mirrored_pairs_and_triples_are_met_again():
+def test_swapped_pairs_and_triples_are_duplicates():
     train = [Example(("甲", "乙"), "1", ""), Example(("丙", "丁"), "0", "")]
     test = [
         Example(("乙", "甲 "), "1", ""),
@@ -77,29 +79,29 @@ def test_mirrored_pairs_and_triples_are_met_again():
     assert duplicates(train, test, question=Ranking.labelling.question).contradicting == 1
 
 
-def test_a_triples_first_text_has_a_place_of_its_own():
+def test_the_first_text_of_a_triple_is_not_swapped():
     assert example_key("甲乙丙") == example_key("甲丙乙") != example_key("乙甲丙")
     assert example_key("甲乙") == example_key("乙甲") != example_key("甲甲")
     assert example_key(["甲"]) == text_key(["甲"])
 
 
 @pytest.mark.parametrize("task", ["pair", "regression", "ranking"])
-def test_a_split_keeps_mirrored_examples_together(task):
+def test_a_split_keeps_swapped_examples_together(task):
     rng = np.random.default_rng(0)
-    ways = [("a{}", "b{}"), ("b{}", "a{}")]
+    orders = [("a{}", "b{}"), ("b{}", "a{}")]
     if task == "ranking":
-        ways = [("x{}", *way) for way in ways]
+        orders = [("x{}", *order) for order in orders]
     examples = [
-        Example(tuple(text.format(i) for text in way), LABELS[task](rng), "")
+        Example(tuple(text.format(i) for text in order), LABELS[task](rng), "")
         for i in range(60)
-        for way in ways
+        for order in orders
     ]
     for sides in (
         split_examples(examples, TASKS[task], (0.2, 0.2)),
         *folds(examples, TASKS[task], 3),
     ):
-        met = [{example.texts[-1][1:] for example in side} for side in sides]
-        assert sum(map(len, met)) == len(set.union(*met)) == 60
+        texts = [{example.texts[-1][1:] for example in side} for side in sides]
+        assert sum(map(len, texts)) == len(set.union(*texts)) == 60
 
 
 LABELS = {
@@ -113,7 +115,7 @@ LABELS = {
 
 
 @pytest.mark.parametrize("task", LABELS)
-def test_a_split_parts_the_examples_and_no_equal_texts(task):
+def test_a_split_is_complete_and_separates_no_equal_texts(task):
     rng = np.random.default_rng(0)
     examples = [
         Example((f"{rng.integers(150)}{' ' * int(rng.integers(2))}",), LABELS[task](rng), f"f:{i}")
@@ -129,23 +131,23 @@ def test_a_split_parts_the_examples_and_no_equal_texts(task):
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel", "tagging"])
-def test_a_split_gives_every_side_its_share_of_every_label(task):
+def test_a_split_is_stratified_by_label(task):
     rng = np.random.default_rng(0)
-    several = task != "classification"
-    examples = made([LABELS[task](rng) for _ in range(1000)])
+    has_many_labels = task != "classification"
+    examples = make([LABELS[task](rng) for _ in range(1000)])
 
-    def every(side):
-        return Counter(label for e in side for label in (e.label if several else [e.label]))
+    def label_counts(side):
+        return Counter(label for e in side for label in (e.label if has_many_labels else [e.label]))
 
-    total = every(examples)
-    for side, share in zip(split_examples(examples, TASKS[task]), (0.8, 0.1, 0.1), strict=True):
-        for label, count in every(side).items():
-            assert count == pytest.approx(share * total[label], abs=6)
+    total = label_counts(examples)
+    for side, fraction in zip(split_examples(examples, TASKS[task]), (0.8, 0.1, 0.1), strict=True):
+        for label, count in label_counts(side).items():
+            assert count == pytest.approx(fraction * total[label], abs=6)
 
 
-def test_a_split_of_numbers_has_small_and_large_ones_on_every_side():
+def test_a_split_is_stratified_by_number():
     numbers = np.random.default_rng(0).lognormal(size=1000)
-    for side in split_examples(made(numbers.tolist()), TASKS["regression"]):
+    for side in split_examples(make(numbers.tolist()), TASKS["regression"]):
         side_numbers = [example.label for example in side]
         for tenth in range(1, 10):
             below = np.mean(side_numbers < np.quantile(numbers, tenth / 10))
@@ -153,40 +155,40 @@ def test_a_split_of_numbers_has_small_and_large_ones_on_every_side():
 
 
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
-def test_every_label_is_trained_on(task):
+def test_single_labels_are_in_the_training_set(task):
     labels = ["common"] * 50 + [f"rare {i}" for i in range(10)]
-    examples = made([(x, "common") for x in labels] if task == "multilabel" else labels)
+    examples = make([(x, "common") for x in labels] if task == "multilabel" else labels)
     train, valid, test = split_examples(examples, TASKS[task], (0.2, 0.2))
     assert {e.label for e in train} == {e.label for e in examples}
     assert {e.label for e in (*valid, *test)} == {examples[0].label}
 
 
 @pytest.mark.parametrize("task", ["classification", "pair", "multilabel", "tagging"])
-@pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.0), (0.02, 0.3)])
-def test_a_label_of_three_rows_is_in_every_set(task, shares):
+@pytest.mark.parametrize("fractions", [(0.1, 0.1), (0.1, 0.0), (0.02, 0.3)])
+def test_a_label_with_three_rows_is_in_every_set(task, fractions):
     """This holds for every seed, with frequent labels and repeated rows."""
     labels = ["common"] * 300 + ["often"] * 150 + ["rare"] * 3 + ["scarce"] * 4
     if task in ("multilabel", "tagging"):  # a rare label comes with a frequent one
         labels = [("common", label) for label in labels]
-    examples = made(labels)
+    examples = make(labels)
     examples += [item._replace(texts=(item.texts[0] + " ",)) for item in examples[::5]]
     for seed in range(10):
-        for part in split_examples(examples, TASKS[task], shares, seed):
-            met = {label for item in part for label in TASKS[task].labelling.labels_in(item.label)}
-            assert not part or met == {"common", "often", "rare", "scarce"}
+        for part in split_examples(examples, TASKS[task], fractions, seed):
+            seen = {label for item in part for label in TASKS[task].labelling.labels_in(item.label)}
+            assert not part or seen == {"common", "often", "rare", "scarce"}
 
 
-def test_rare_labels_that_come_together_are_in_every_set():
+def test_rare_labels_of_multilabel_data_are_in_every_set():
     rng = np.random.default_rng(0)
     labels = [tuple(np.flatnonzero(row).astype(str)) for row in rng.random((200, 40)) < 0.03]
     actual = Counter(label for item in labels for label in item)
-    for part in split_examples(made(labels), TASKS["multilabel"]):
-        met = {label for item in part for label in item.label}
-        assert met >= {label for label, count in actual.items() if count >= 3}
+    for part in split_examples(make(labels), TASKS["multilabel"]):
+        seen = {label for item in part for label in item.label}
+        assert seen >= {label for label, count in actual.items() if count >= 3}
 
 
 def test_a_split_is_a_function_of_its_seed():
-    examples = made(["0", "1"] * 50)
+    examples = make(["0", "1"] * 50)
     assert split_examples(examples, TASKS["classification"], seed=1) == split_examples(
         examples, TASKS["classification"], seed=1
     )
@@ -195,28 +197,28 @@ def test_a_split_is_a_function_of_its_seed():
     )
 
 
-def test_a_share_of_nothing_gives_nothing():
-    train, valid, test = split_examples(made(["0", "1"] * 50), TASKS["classification"], (0.0, 0.2))
+def test_a_fraction_of_zero_gives_an_empty_set():
+    train, valid, test = split_examples(make(["0", "1"] * 50), TASKS["classification"], (0.0, 0.2))
     assert (len(train), len(valid), len(test)) == (80, 0, 20)
 
 
 def test_too_few_examples_are_an_input_error():
     with pytest.raises(InputError, match=r"3 examples are too few .* none is left for validation"):
-        split_examples(made("010"), TASKS["classification"])
+        split_examples(make("010"), TASKS["classification"])
     repeated = [Example(("one",), "0", ""), Example(("two",), "1", "")] * 50
     with pytest.raises(InputError, match="Give --valid and --test"):
         split_examples(repeated, TASKS["classification"])
 
 
-@pytest.mark.parametrize("shares", [(-0.1, 0.2), (0.5, 0.5)])
-def test_impossible_shares_are_an_input_error(shares):
+@pytest.mark.parametrize("fractions", [(-0.1, 0.2), (0.5, 0.5)])
+def test_impossible_fractions_are_an_input_error(fractions):
     with pytest.raises(InputError, match="with a sum below 1"):
-        split_examples(made("01" * 50), TASKS["classification"], shares)
+        split_examples(make("01" * 50), TASKS["classification"], fractions)
 
 
 @pytest.mark.parametrize("k", [2, 5])
 def test_folds_hold_every_example_out_once(k):
-    examples = made(np.random.default_rng(0).choice(["0", "1"], 103, p=[0.8, 0.2]).tolist())
+    examples = make(np.random.default_rng(0).choice(["0", "1"], 103, p=[0.8, 0.2]).tolist())
     examples += [example._replace(texts=(example.texts[0] + " ",)) for example in examples[:9]]
     pairs = folds(examples, TASKS["classification"], k, seed=2)
     assert len(pairs) == k
@@ -231,8 +233,8 @@ def test_folds_hold_every_example_out_once(k):
 
 def test_impossible_folds_are_input_errors():
     with pytest.raises(InputError, match="1 folds are too few"):
-        folds(made("0101"), TASKS["classification"], 1)
+        folds(make("0101"), TASKS["classification"], 1)
     with pytest.raises(InputError, match="too few for 5 folds"):
-        folds(made("0101"), TASKS["classification"], 5)
+        folds(make("0101"), TASKS["classification"], 5)
     with pytest.raises(InputError, match="label '2' are in one of 2 folds"):
-        folds(made("01012"), TASKS["classification"], 2)
+        folds(make("01012"), TASKS["classification"], 2)

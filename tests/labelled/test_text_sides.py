@@ -20,7 +20,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz"
 TOKENIZER = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *LETTERS])}, "char")
 
 
-def encoded(*pairs, max_length=64):
+def encode(*pairs, max_length=64):
     return encode_separately(
         [Example(pair, "belongs", "") for pair in pairs], TOKENIZER, max_length
     )
@@ -30,8 +30,8 @@ def words(row):
     return "".join(TOKENIZER.decode([i for i in row.tolist() if i])).replace(" ", "")
 
 
-def test_each_text_is_a_row_and_loses_its_end():
-    rows = encoded(("a b c", "d e f g h"), max_length=6)
+def test_each_text_is_a_truncated_sequence():
+    rows = encode(("a b c", "d e f g h"), max_length=6)
     assert [words(row) for row in rows.token_ids] == ["abc", "defg"]
     assert rows.lengths.tolist() == [7]
     assert rows.example.tolist() == [0, 0]
@@ -51,26 +51,26 @@ def negatives_of(batch):
     ]
     candidates = [words(row) for side in flat for row in side]
     actual = []
-    for anchor, wanted, weight in zip(anchors, targets, weights, strict=True):
+    for anchor, row_targets, weight in zip(anchors, targets, weights, strict=True):
         if weight:
-            answers = [c for c, x in zip(candidates, wanted, strict=True) if x == 1]
-            rest = [c for c, x in zip(candidates, wanted, strict=True) if x == 0]
-            actual.append((anchor, answers, rest))
+            matching = [c for c, x in zip(candidates, row_targets, strict=True) if x == 1]
+            negatives = [c for c, x in zip(candidates, row_targets, strict=True) if x == 0]
+            actual.append((anchor, matching, negatives))
     return actual
 
 
 @given(st.integers(0, 100), st.integers(2, 8))
 def test_a_positive_is_never_a_negative(seed, batch_size):
     pairs = [*PAIRS, ("k", "n o")]  # k is an anchor here and a positive of i j in PAIRS
-    rows = encoded(*pairs)
+    rows = encode(*pairs)
     data = SideBatches(rows, positives=Positives(rows.numbers))
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
-        for anchor, answers, rest in negatives_of(data.batches(batch_size, seed)[step]):
-            (answer,) = answers
-            seen.append((anchor, answer))
-            for other in rest:
+        for anchor, matching, negatives in negatives_of(data.batches(batch_size, seed)[step]):
+            (positive,) = matching
+            seen.append((anchor, positive))
+            for other in negatives:
                 assert other
                 assert other != anchor
                 assert (anchor, other) not in known
@@ -78,8 +78,8 @@ def test_a_positive_is_never_a_negative(seed, batch_size):
     assert sorted(seen) == sorted(known)
 
 
-def test_all_other_texts_are_negatives():
-    rows = encoded(*PAIRS)
+def test_other_texts_of_the_batch_are_negatives():
+    rows = encode(*PAIRS)
     data = SideBatches(rows, positives=Positives(rows.numbers))
     actual = {(a, b): sorted(rest) for a, (b,), rest in negatives_of(data.batches(6, 0)[0])}
     assert actual["l", "m"] == ["cde", "cde", "f", "ij", "k"]
@@ -88,8 +88,8 @@ def test_all_other_texts_are_negatives():
     assert actual["h", "ij"] == ["cde", "cde", "f", "k", "m"]
 
 
-def test_a_third_text_is_a_negative_of_all():
-    rows = encoded(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
+def test_third_texts_are_negatives_of_all_anchors():
+    rows = encode(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
     data = SideBatches(rows, positives=Positives(rows.numbers[:, :2]))
     actual = {a: (b, sorted(rest)) for a, (b,), rest in negatives_of(data.batches(3, 0)[0])}
     assert actual == {
@@ -99,21 +99,21 @@ def test_a_third_text_is_a_negative_of_all():
     }
 
 
-def test_the_last_batch_is_filled_up_with_rows_that_count_nowhere():
-    rows = encoded(*PAIRS)
+def test_the_last_batch_is_padded_with_ignored_rows():
+    rows = encode(*PAIRS)
     data = SideBatches(rows, positives=Positives(rows.numbers))
-    both = (data.batches(4, 0)[step] for step in range(2))
-    inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
+    batches = (data.batches(4, 0)[step] for step in range(2))
+    inputs, targets, weights = min(batches, key=lambda batch: batch[2].sum())
     assert weights.tolist() == [1, 1, 0, 0]
     assert not inputs["side_0"][2:].any()
     assert (targets[2:] == IGNORED).all()
     assert (targets[:, 2:] == IGNORED).all()
 
 
-def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
+def test_sides_are_padded_separately_and_scores_follow_their_pairs():
     long = " ".join("abcdefghijklmnopqrstuvwxyz" * 2)
     pairs = [(LETTERS[i], f"{LETTERS[i]} {long}") for i in range(10)]
-    rows = encoded(*pairs)
+    rows = encode(*pairs)
     data = SideBatches(rows, targets=np.arange(10, dtype="float32"))
     inputs, targets, weights = data.batches(10, 3)[0]
     assert inputs["side_0"].shape == (10, 16)
@@ -123,8 +123,8 @@ def test_sides_have_lengths_of_their_own_and_scores_go_with_their_pairs():
     assert data.tokens_each == pytest.approx(3 + 55)
 
 
-def test_negatives_are_a_side_of_their_own():
-    rows = encoded(*PAIRS)
+def test_hard_negatives_are_a_separate_side():
+    rows = encode(*PAIRS)
     negatives = np.array([[11, 9], [11, 7], [9, 7], [1, 3], [1, 11], [1, 3]])
     data = SideBatches(rows, positives=Positives(rows.numbers), negatives=negatives)
     inputs, targets, _ = batch = data.batches(6, 0)[0]
@@ -141,21 +141,21 @@ def words_of(rows, numbers):
     return [words(rows.token_ids[i]) for i in numbers]
 
 
-def test_batches_are_a_function_of_seed_and_number():
-    rows = encoded(*PAIRS)
+def test_batches_are_a_function_of_seed_and_step():
+    rows = encode(*PAIRS)
     make = lambda: SideBatches(  # noqa: E731
         rows, positives=Positives(rows.numbers)
     ).batches(2, 5)
-    first, again = make(), make()
+    first, second = make(), make()
     for step in (0, 2, 7):
-        for a, b in zip(first[step], again[step], strict=True):
+        for a, b in zip(first[step], second[step], strict=True):
             if isinstance(a, dict):
                 assert all(np.array_equal(a[key], b[key]) for key in a)
             else:
                 assert np.array_equal(a, b)
 
 
-def test_long_documents_are_read_in_passages_and_queries_are_cut():
+def test_documents_are_split_into_passages_and_queries_truncated():
     long = " ".join(LETTERS[:20])
     examples = [Example((long, long, "a b"), "belongs", ""), Example(("c", "d", long), "", "")]
     rows = encode_separately(examples, TOKENIZER, 12, passages=True)
@@ -171,7 +171,7 @@ def test_long_documents_are_read_in_passages_and_queries_are_cut():
     assert rows.lengths.tolist() == [22, 22]
 
 
-def test_the_passage_of_a_query_is_the_one_of_its_words():
+def test_the_passage_with_the_words_of_the_query_is_chosen():
     long = " ".join(LETTERS)
     pairs = [("p q", long), ("a b", long), ("z", long), ("e f g", "e f g h")]
     examples = [Example(pair, "belongs", "") for pair in pairs]
@@ -188,8 +188,8 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
 SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
 
 
-def test_a_document_of_several_queries_is_once_in_a_batch():
-    rows = encoded(*SHARED)
+def test_a_document_of_several_queries_is_encoded_once_per_batch():
+    rows = encode(*SHARED)
     data = SideBatches(rows, positives=Positives(rows.numbers), shared=True)
     assert data.repeats == 4
     for epoch in range(3):
@@ -197,11 +197,11 @@ def test_a_document_of_several_queries_is_once_in_a_batch():
         for step in range(3):
             inputs, targets, weights = data.batches(8, 0)[3 * epoch + step]
             count = int(weights.sum())
-            documents, place = inputs["side_1"], inputs["place_1"]
+            documents, index = inputs["side_1"], inputs["place_1"]
             assert len(documents) == 8
             texts = [words(row) for row in documents if row.any()]
             assert len(texts) == len(set(texts)) <= 4  # four queries share each document
-            actual = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
+            actual = [(words(inputs["side_0"][i]), texts[index[i]]) for i in range(count)]
             seen += actual
             for i, (query, document) in enumerate(actual):
                 for j, (_, other) in enumerate(actual):

@@ -23,13 +23,13 @@ WANT = [(tuple(text), tuple(NAMES[i] for i in tags)) for text, tags in SENTENCES
 def feature(kind, names=NAMES):
     """Return the schema metadata of different versions of the library `datasets`."""
     label = {"names": names, "_type": "ClassLabel"}
-    wrapped = {
+    features = {
         "Sequence": {"feature": label, "_type": "Sequence"},
         "List": {"feature": label, "_type": "List"},
         "list": [label],
         "alone": label,
     }[kind]
-    return {"huggingface": json.dumps({"info": {"features": {"ner_tags": wrapped}}})}
+    return {"huggingface": json.dumps({"info": {"features": {"ner_tags": features}}})}
 
 
 def table(kind="Sequence", integers=True):
@@ -99,18 +99,18 @@ def test_every_layout_gives_the_same_examples(tmp_path, name):
 
 @pytest.mark.parametrize("other", FILES)
 @pytest.mark.parametrize("name", ["a.jsonl", "cluener.json", "a.conll"])
-def test_other_files_may_have_another_layout_than_training(tmp_path, name, other):
+def test_other_files_may_have_a_different_layout_from_training(tmp_path, name, other):
     FILES[name](tmp_path / name)
     layout, _ = read(tmp_path / name)
     FILES[other](tmp_path / f"test_{other}")
-    read_too = read_examples(tmp_path / f"test_{other}", layout, ColumnsConfig())
-    assert [(item.units, item.label) for item in read_too] == WANT
+    examples = read_examples(tmp_path / f"test_{other}", layout, ColumnsConfig())
+    assert [(item.units, item.label) for item in examples] == WANT
     task = Tagging(labels=tuple(NAMES), text_columns=layout.text_columns)
     actual = open_unanswered(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
     assert [item.units for item in actual] == [units for units, _ in WANT]
 
 
-def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
+def test_a_folder_saved_by_datasets_is_read(tmp_path):
     folder = tmp_path / "saved" / "train"
     folder.mkdir(parents=True)
     arrow(folder / "data-00000-of-00002.arrow", table().slice(0, 2))
@@ -124,7 +124,7 @@ def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
-def test_classes_have_the_names_of_their_schema(tmp_path, suffix):
+def test_class_names_are_read_from_the_schema(tmp_path, suffix):
     actual = pa.table({"text": ["很好", "不好", "还行"] * 4, "ner_tags": [1, 0, -1] * 4})
     actual = actual.replace_schema_metadata(feature("alone", ["坏", "好"]))
     {"parquet": parquet, "arrow": arrow}[suffix](tmp_path / f"a.{suffix}", actual)
@@ -133,7 +133,7 @@ def test_classes_have_the_names_of_their_schema(tmp_path, suffix):
     assert [item.label for item in examples] == ["好", "坏"] * 4  # -1 is no label
 
 
-def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_path):
+def test_ner_tags_are_preferred_among_several_tag_columns(tmp_path):
     rows = [row | {"pos_tags": ["X"] * len(row["tokens"])} for row in rows_of()]
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines(rows), "utf-8")
@@ -144,7 +144,7 @@ def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_pa
         read(path)
 
 
-def test_integers_without_names_are_labels_and_this_is_reported(tmp_path):
+def test_integer_labels_without_names_are_reported(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
     layout, examples = read(path)
@@ -168,7 +168,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_a_row_that_does_not_fit_is_skipped_and_named(tmp_path, name, capsys):
+def test_invalid_rows_are_skipped_and_reported(tmp_path, name, capsys):
     row, message = BAD[name]
     rows = (CLUENER if name.endswith(".json") else rows_of()) * 5
     (tmp_path / name).write_text(json_lines([*rows, row]), "utf-8")
@@ -178,7 +178,7 @@ def test_a_row_that_does_not_fit_is_skipped_and_named(tmp_path, name, capsys):
     assert message in err
 
 
-def test_an_array_may_have_the_name_of_json_lines(tmp_path):
+def test_a_jsonl_file_may_contain_an_array(tmp_path):
     rows = [{"text": f"第{i}条", "data": [0], "label": "01"[i % 2]} for i in range(4)]
     path = tmp_path / "a.jsonl"
     path.write_text("\ufeff\n" + json.dumps(rows, indent=1), "utf-8")
@@ -187,7 +187,7 @@ def test_an_array_may_have_the_name_of_json_lines(tmp_path):
     assert read(path, "classification")[1][0].texts == ("一",)
 
 
-def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
+def test_an_array_may_be_one_long_line(tmp_path):
     rows = [{"text": f"第{i}条" + '很好[{,"' * 4000, "label": "01"[i % 2]} for i in range(300)]
     path = tmp_path / "a.json"
     for encoding in ("utf-8", "gb18030", "utf-16"):
@@ -211,7 +211,7 @@ def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
         ('{"rows":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
     ],
 )
-def test_labels_that_are_no_array_are_refused(tmp_path, content, message):
+def test_invalid_json_is_rejected(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -219,7 +219,7 @@ def test_labels_that_are_no_array_are_refused(tmp_path, content, message):
 
 
 @pytest.mark.parametrize("task", [None, "tagging"])
-def test_units_with_their_tags_are_refused_under_the_name_of_a_table(tmp_path, task):
+def test_units_and_tags_in_a_table_are_rejected(tmp_path, task):
     path = conll(tmp_path / "a.tsv", [zip("北京人", ["B-LOC", "I-LOC", "O"], strict=True)] * 9)
     with pytest.raises(InputError, match=r"Give a \.conll file"):
         find_layout(path, ColumnsConfig(), task, TASKS)
@@ -258,7 +258,7 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
 
 
-def test_parts_of_speech_are_evaluated_by_unit(tmp_path):
+def test_part_of_speech_tags_are_evaluated_by_unit(tmp_path):
     sentences = [[("我", "PN"), ("去", "VV"), ("一", "M")], [("好", "O"), ("书", "NN")]]
     examples = read(conll(tmp_path / "a.conll", sentences))[1]
     task = Tagging.from_examples(examples)
@@ -273,14 +273,14 @@ def test_parts_of_speech_are_evaluated_by_unit(tmp_path):
 @pytest.mark.parametrize(
     ("tags", "odd"), [("BIO" * 9, "NOUN"), (["B-LOC", "I-LOC"] * 9, "LOC"), (["X", "Y"] * 9, "")]
 )
-def test_a_tag_of_another_kind_than_the_others_is_a_mistake(tmp_path, tags, odd, capsys):
+def test_a_tag_outside_the_scheme_is_an_error(tmp_path, tags, odd, capsys):
     sentences = [[("好", tag)] for tag in tags]
     path = conll(tmp_path / "a.conll", [*sentences, [("坏", odd)]])
     assert len(read(path)[1]) == len(sentences)
     assert f"has the tag {odd!r}" in capsys.readouterr().err
 
 
-def test_raw_text_is_still_cut_into_units(tmp_path):
+def test_raw_text_is_split_into_units(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines([{"text": "北京"}]), "utf-8")
     actual = list(

@@ -74,7 +74,7 @@ def test_texts_of_one_character_are_predicted(name):
     title, predictions, figures = evaluate(name, many, many)
     assert title.startswith("TF-IDF")
     assert len(predictions) == 150
-    assert max(figures.values()) > 0.9  # each is in the training set
+    assert max(figures.values()) > 0.9  # each text is in the training set
 
 
 def test_multilabel_thresholds_are_chosen_on_the_validation_set():

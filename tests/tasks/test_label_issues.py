@@ -95,7 +95,7 @@ def test_the_second_model_must_agree_on_the_suggestion():
     probabilities = np.concatenate([first_rows, [[0.1, 0.1, 0.8]] * 2])
     other = probabilities.copy()
     assert [item.example for item in find_label_issues(labels, probabilities, other)] == [1]
-    other[1] = [0.1, 0.8, 0.1]  # neither the given label, nor the suggested one
+    other[1] = [0.1, 0.8, 0.1]  # neither the given label nor the suggested one
     assert find_label_issues(labels, probabilities, other) == []
 
 

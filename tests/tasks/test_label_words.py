@@ -87,7 +87,7 @@ def test_method_cloze_requires_a_valid_pattern(settings):
 
 
 def test_finetuning_with_method_cloze(shallow, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
     rows = [f"{word}天气{x}\t{'pn'[word == '坏']}\n" for x in "今我们去公园学习" for word in "好坏"]
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows), "utf-8")

@@ -123,7 +123,7 @@ def test_the_loss_is_traced_for_targets_of_unknown_shape():
     pointers = keras.ops.convert_to_tensor(random_pointers(len(TARGETS), 9, 2))
     unknown = tf.TensorSpec([None, None, None], "int32")
     step = tf.function(lambda targets: span_losses(targets, pointers))
-    traced = step.get_concrete_function(unknown)  # traced even where functions run eagerly
+    traced = step.get_concrete_function(unknown)  # always traced, even if functions run eagerly
     want = span_losses(TARGETS, pointers)
     np.testing.assert_allclose(traced(tf.constant(TARGETS)), want, rtol=1e-5)
 

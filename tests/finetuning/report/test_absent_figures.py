@@ -16,7 +16,7 @@ from roformer_tf.training import plots
 from roformer_tf.translation import LANGUAGES, Translator
 from tests.support.report_run import answer, english_in, make_run
 
-LACKING = {
+UNDEFINED = {
     "classification": ("1", {"macro_f1", "roc_auc"}, "0"),
     "pair": ("0", {"macro_f1", "roc_auc"}, "1"),
     "multilabel": (("甲",), {"macro_f1"}, "乙"),
@@ -26,13 +26,13 @@ LACKING = {
 """For each task: the label of all test examples, the undefined metrics, a part of the reason."""
 
 
-def lacking(name, sureness=1):
+def single_label_run(name, sureness=1):
     """Return a run with 30 test examples of one label.
 
     Their predictions are right if `sureness` is positive.
     """
     run = make_run(name, leaked=0)
-    label = LACKING[name][0]
+    label = UNDEFINED[name][0]
     examples = [
         item._replace(label=(label,) * len(item.units) if name == "tagging" else label)
         for item in run.test.examples[:30]
@@ -44,16 +44,16 @@ def lacking(name, sureness=1):
     return ReportData(**run.__dict__ | {"test": test})
 
 
-@pytest.mark.parametrize("name", LACKING)
-def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize("name", UNDEFINED)
+def test_report_and_card_of_a_test_set_with_one_label(name, tmp_path, monkeypatch):
     monkeypatch.setattr(pages, "cut_font", lambda characters: b"font")
     monkeypatch.setattr(plots, "_svg", lambda figure: b"picture")
-    _, lost, reason = LACKING[name]
-    run = lacking(name)
+    _, undefined, reason = UNDEFINED[name]
+    run = single_label_run(name)
     report = analyse(run)
     task = TASKS[name]
-    assert {metric for metric, value in report["test"].items() if value is None} == lost
-    for metric in lost:
+    assert {metric for metric, value in report["test"].items() if value is None} == undefined
+    for metric in undefined:
         assert report["intervals"]["test"][metric] is None
         why = report["undefined"]["test"][metric]
         assert why["what"] == "value"
@@ -64,8 +64,8 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
         assert ends is None or ends[0] < ends[1]
     for language in LANGUAGES:
         write_report(tmp_path, report, language)
-        kept = (tmp_path / "report.json").read_text(encoding="utf-8")
-        assert json.loads(kept, parse_constant=lambda x: pytest.fail(x)) == report
+        report_json = (tmp_path / "report.json").read_text(encoding="utf-8")
+        assert json.loads(report_json, parse_constant=lambda x: pytest.fail(x)) == report
         for page in ("report.md", "report.html"):
             text = (tmp_path / page).read_text(encoding="utf-8")
             assert "—" in text
@@ -75,35 +75,35 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
         assert not any(
             Translator(language)(task.metrics.named(metric).title)
             in card.replace("macro F1", "MF1")
-            for metric in lost - {"macro_f1", "f1", "recall"}
+            for metric in undefined - {"macro_f1", "f1", "recall"}
         )
         rows = card.split("##")[2] if language == "en" else card
-        for metric in lost:
+        for metric in undefined:
             assert f"| {Translator(language)(task.metrics.named(metric).title)} |" not in rows
         if language == "zh":
             assert english_in((tmp_path / "report.md").read_text(encoding="utf-8")) == set()
     shown = front_matter(report)["model-index"][0]["results"][0]["metrics"]
-    assert len(shown) == len(report["test"]) - len(lost)
+    assert len(shown) == len(report["test"]) - len(undefined)
     assert all(np.isfinite(item["value"]) for item in shown)
 
 
-@pytest.mark.parametrize("name", LACKING)
+@pytest.mark.parametrize("name", UNDEFINED)
 def test_evaluate_prints_a_dash_and_the_reason(name):
-    _, lost, _ = LACKING[name]
-    run = lacking(name)
+    _, undefined, _ = UNDEFINED[name]
+    run = single_label_run(name)
     report = analyse(run)
     report["data"] = [item for item in report["data"] if item["name"] == "test"]
     report |= {"undefined": {"test": report["undefined"]["test"]}}
     report["warnings"] = evaluation_warnings(report, Translator("en"))
     printed = "\n".join(lines(report, run.task, 100))
-    for metric in lost:
+    for metric in undefined:
         title = TASKS[name].metrics.named(metric).title
         (row,) = [x for x in printed.splitlines() if x.strip().startswith(f"{title} ")]
         assert row.split()[-2:] == ["—", "—"]
         assert report["undefined"]["test"][metric]["en"] in printed
 
 
-def test_a_leak_without_a_figure_is_reported_without_one():
+def test_a_leak_is_reported_if_the_metric_is_undefined():
     run = make_run("regression", leaked=0)
     examples = [item._replace(label=3.0) for item in run.test.examples]
     examples[0] = examples[0]._replace(texts=run.train.examples[0].texts)
@@ -118,7 +118,7 @@ def test_a_leak_without_a_figure_is_reported_without_one():
     assert not [x for x in message if "—" in x]
 
 
-def test_labels_that_a_set_lacks_are_named_in_each_set():
+def test_missing_labels_are_reported_for_each_set():
     run = make_run(leaked=0)
     item = [x for x in run.valid.examples if x.label == "0"]
     valid = EvaluatedSet(
@@ -132,7 +132,7 @@ def test_labels_that_a_set_lacks_are_named_in_each_set():
 
 
 @pytest.mark.parametrize("name", ["classification", "tagging"])
-def test_a_perfect_figure_has_no_interval_of_zero_width(name, monkeypatch):
+def test_a_perfect_metric_has_no_interval_of_zero_width(name, monkeypatch):
     """All bootstrap samples of a perfect test set are perfect, so F1 has no interval."""
     run = make_run(name, leaked=0)
     answers = [answer(run.task, item, 1) for item in run.test.examples]

@@ -25,22 +25,22 @@ SETTINGS = {
 }
 
 
-def card_of(name, language="en", **more):
+def card_of(name, language="en", **options):
     run = make_run(name, settings=SETTINGS)
     report = analyse(run)
-    return report, model_card(report, run.task, language, **more)
+    return report, model_card(report, run.task, language, **options)
 
 
-def parts_of(card):
+def split_card(card):
     """Return the front matter and the body of a card."""
-    _, front, rest = card.split("---\n", 2)
-    return yaml.safe_load(front), rest
+    _, front, body = card.split("---\n", 2)
+    return yaml.safe_load(front), body
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_its_head_is_what_the_hub_reads(name):
+def test_the_front_matter_has_the_fields_of_the_hub(name):
     report, card = card_of(name)
-    front, _ = parts_of(card)
+    front, _ = split_card(card)
     assert front == front_matter(report)
     tags = dict.fromkeys(("tagging", "spans"), "token-classification")
     tags |= {x: x for x in ("multiple-choice", "question-answering")}
@@ -59,16 +59,16 @@ def test_its_head_is_what_the_hub_reads(name):
 
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_it_has_the_figures_and_no_folder_and_no_text_of_the_data(name, language):
+def test_a_card_has_the_metrics_but_no_folders_or_texts(name, language):
     report, card = card_of(name, language)
     assert "/home/me" not in card
     assert "`demo`" in card
     assert "`评论.tsv`" in card
     for key in ("test", "test_unseen"):
         metric = TASKS[name].metrics.named(report["metric"])
-        spelled = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}[metric.kind]
+        spec = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}[metric.kind]
         low, high = report["intervals"][key][metric.name]
-        figure = f"{report[key][metric.name]:{spelled}} | [{low:{spelled}}, {high:{spelled}}]"
+        figure = f"{report[key][metric.name]:{spec}} | [{low:{spec}}, {high:{spec}}]"
         assert f"| {figure} |" in card
     run = make_run(name)
     for example in (*run.train.examples, *run.test.examples):
@@ -82,15 +82,15 @@ def test_it_has_the_figures_and_no_folder_and_no_text_of_the_data(name, language
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_chinese_card_has_no_english_sentence(name):
-    _, rest = parts_of(card_of(name, "zh")[1])
-    rest = re.sub(r"```.*?```|`[^`]*`|path/to/this/folder", " ", rest, flags=re.S)
+    _, body = split_card(card_of(name, "zh")[1])
+    body = re.sub(r"```.*?```|`[^`]*`|path/to/this/folder", " ", body, flags=re.S)
     known = {"RoFormer", "roformer", "tf", "reviews", "epochs", "max", "length", "learning", "rate"}
-    assert english_in(rest) - known == set()
+    assert english_in(body) - known == set()
     for title in ("使用方法", "结果", "适用范围", "局限", "数据", "训练过程"):
-        assert f"## {title}\n" in rest
+        assert f"## {title}\n" in body
 
 
-def test_labels_and_names_mean_nothing_in_markdown():
+def test_labels_and_names_are_escaped_in_markdown():
     run = make_run(settings=SETTINGS | {"checkpoint": "a`b", "train": "x|y<script>.tsv"})
     report = analyse(run)
     report["data"][0]["labels"] = {"0": 1, "1": 2}
@@ -102,21 +102,21 @@ def test_labels_and_names_mean_nothing_in_markdown():
     }
 
 
-def test_a_v2_model_is_kept_from_transformers():
+def test_the_card_of_a_v2_model_warns_about_transformers():
     assert "Do not load this model with `transformers`" in card_of("classification", is_v2=True)[1]
     assert "不要用 `transformers` 加载" in card_of("classification", "zh", is_v2=True)[1]
     assert "Do not load this model with `transformers`" not in card_of("classification")[1]
 
 
-def test_it_says_how_other_programs_use_it():
-    item, pair, number = (
+def test_the_card_shows_code_for_other_libraries():
+    classifier, pair, regression = (
         card_of(name, opens_elsewhere=True)[1] for name in ("classification", "pair", "regression")
     )
-    assert "truncation=True)" in item
-    assert "CrossEncoder" not in item
+    assert "truncation=True)" in classifier
+    assert "CrossEncoder" not in classifier
     assert "apply_softmax=True)" in pair
     assert "`CrossEncoder.rank` only takes models with one score" in pair
-    assert ("model.rank(" in number) == (len(make_run("regression").task.text_columns) == 2)
+    assert ("model.rank(" in regression) == (len(make_run("regression").task.text_columns) == 2)
     for name in TASKS:
         assert "CrossEncoder" not in card_of(name, opens_elsewhere=False)[1]
 
@@ -129,7 +129,7 @@ def test_it_says_how_other_programs_use_it():
         (Classification(labels=("0", "1")), False),
     ],
 )
-def test_it_shows_labels_in_a_call_where_the_model_takes_them(task, takes_labels):
+def test_the_card_passes_labels_if_the_model_accepts_them(task, takes_labels):
     name = {"Pair": "pair", "PromptedSpans": "spans"}.get(type(task).__name__, "classification")
     run = make_run(name, settings=SETTINGS)
     card = model_card(analyse(run), task, "zh")
@@ -137,7 +137,7 @@ def test_it_shows_labels_in_a_call_where_the_model_takes_them(task, takes_labels
 
 
 @pytest.mark.hf
-def test_the_hub_reads_its_head(tmp_path):
+def test_huggingface_hub_parses_the_front_matter(tmp_path):
     from huggingface_hub import ModelCard
 
     for name in TASKS:
@@ -151,7 +151,7 @@ def test_the_hub_reads_its_head(tmp_path):
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
 
 
-def test_cards_of_taggers_say_what_other_programs_do_not_compute():
+def test_cards_of_taggers_name_the_limits_of_transformers():
     run = make_run("tagging", settings=SETTINGS)
     report = analyse(run)
     plain, legal, crf = (

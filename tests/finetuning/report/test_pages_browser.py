@@ -16,7 +16,7 @@ LONG = "runs/" + "a_very_long_name_of_a_folder_" * 6
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize("name", TASKS)
-def test_no_page_scrolls_sideways(name, language, width, browser, tmp_path):
+def test_no_page_scrolls_horizontally(name, language, width, browser, tmp_path):
     settings = {"checkpoint": LONG, "train": LONG, "text_columns": ["x" * 80]}
     page = tmp_path / "report.html"
     page.write_text(
@@ -32,7 +32,7 @@ def test_no_page_scrolls_sideways(name, language, width, browser, tmp_path):
 
 
 @pytest.mark.parametrize("language", LANGUAGES)
-def test_chinese_is_shown_by_the_pages_own_font_from_its_first_word_on(language, browser, tmp_path):
+def test_the_embedded_font_is_loaded_and_comes_first(language, browser, tmp_path):
     """If it was not the first font, text laid out before it had loaded stayed as boxes."""
     page = tmp_path / "report.html"
     page.write_text(html_page(analyse(make_run()), language), encoding="utf-8")

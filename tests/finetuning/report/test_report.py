@@ -34,13 +34,13 @@ from roformer_tf.training.run_files import plain
 from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
 
-ALIKE = ("pair", "paraphrase")  # their reports have the same sections as two other tasks
-REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in ALIKE else x for x in TASKS]
+SLOW_TASKS = ("pair", "paraphrase")  # their reports have the same sections as two other tasks
+REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in SLOW_TASKS else x for x in TASKS]
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_undefined_and_no_glyph_missing():
+def warnings_are_errors():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         yield
@@ -76,12 +76,12 @@ class Page(HTMLParser):
 
 
 @cache
-def analysed(name):
+def cached_report(name):
     """Return the report of a task's run, shared by several tests, which must not change it."""
     return analyse(make_run(name))
 
 
-def undrawn(figure):
+def figure_contents(figure):
     """Return the contents of a figure as bytes: rendering it takes most of a page's time."""
     actual = []
     for axes in figure.axes:
@@ -97,26 +97,26 @@ def undrawn(figure):
 
 @pytest.mark.quick_cases("classification", "tagging", "regression", "embedding", "multi*", "spans")
 @pytest.mark.parametrize("name", REPORTED)
-def test_every_task_has_its_report(name, tmp_path, monkeypatch):
+def test_every_task_writes_its_report(name, tmp_path, monkeypatch):
     """Other tests render the pictures: those of languages and of escaping."""
-    monkeypatch.setattr(plots, "_svg", undrawn)
-    report = analysed(name)
+    monkeypatch.setattr(plots, "_svg", figure_contents)
+    report = cached_report(name)
     write_report(tmp_path, report)
     assert {path.name for path in tmp_path.iterdir()} == {"report.json", "report.md", "report.html"}
-    kept = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
-    assert kept["test"] == report["test"]
+    report_json = json.loads((tmp_path / "report.json").read_text(encoding="utf-8"))
+    assert report_json["test"] == report["test"]
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
     # The pages depend only on report.json: what was read back gives the same pages.
-    assert markdown_page(kept) == markdown
-    assert html_page(kept) == html
+    assert markdown_page(report_json) == markdown
+    assert html_page(report_json) == html
     titles = ["Results", "Errors", "Data", "Training", "Settings", "Hardware and time"]
     for page in (Page(html).text, markdown):
-        places = [
+        positions = [
             page.index(f"\n{title}\n" if page is not markdown else f"## {title}")
             for title in titles
         ]
-        assert places == sorted(places)
+        assert positions == sorted(positions)
         assert (
             figure(
                 report["test_unseen"][report["metric"]], TASKS[name].metrics.named(report["metric"])
@@ -127,8 +127,8 @@ def test_every_task_has_its_report(name, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_figures_are_those_of_the_answers(name):
-    run, report = make_run(name), analysed(name)
+def test_metrics_are_computed_from_the_predictions(name):
+    run, report = make_run(name), cached_report(name)
     seen = {item.texts for item in run.train.examples}
     new = [i for i, item in enumerate(run.test.examples) if item.texts not in seen]
     assert report["leaks"]["in_train"] == 10
@@ -192,7 +192,7 @@ def cells_of(page):
     }
 
 
-def drawn(rng, name, size):
+def random_examples(rng, name, size):
     """Return examples with distinct texts and imbalanced labels."""
     return [
         Example(
@@ -202,24 +202,24 @@ def drawn(rng, name, size):
     ]
 
 
-def replies(rng, examples):
+def random_predictions(rng, examples):
     """Yield predictions whose errors are more frequent in one direction."""
     for item in examples:
-        message = str(rng.choice(CONFUSED[item.label]))
-        likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
-        scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {message: likely}
-        yield Prediction(message, np.array([scores[word] for word in WORDS], np.float32))
+        label = str(rng.choice(CONFUSED[item.label]))
+        confidence = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
+        scores = dict.fromkeys(WORDS, (1 - confidence) / 2) | {label: confidence}
+        yield Prediction(label, np.array([scores[word] for word in WORDS], np.float32))
 
 
 @pytest.fixture(scope="module")
 def counted_run():
     """A run of three labels; 9 test texts are also in train, 5 in valid, and 4 occur twice."""
     rng = np.random.default_rng(3)
-    sets = {name: drawn(rng, name, size) for name, size in SIZES.items()}
+    sets = {name: random_examples(rng, name, size) for name, size in SIZES.items()}
     test = sets["test"]
     for number in range(14):
-        other = sets["train"][number] if number < 9 else sets["valid"][number]
-        test[number] = test[number]._replace(texts=other.texts)
+        source = sets["train"][number] if number < 9 else sets["valid"][number]
+        test[number] = test[number]._replace(texts=source.texts)
     for number in range(20, 24):
         test[number] = test[number]._replace(texts=test[99 + number].texts)
     parts = {
@@ -227,8 +227,8 @@ def counted_run():
         for name, examples in sets.items()
     }
     for name in ("valid", "test"):
-        parts[name]["predictions"] = [*replies(rng, sets[name])]
-    parts["test"]["baseline"] = [*replies(rng, test)]
+        parts[name]["predictions"] = [*random_predictions(rng, sets[name])]
+    parts["test"]["baseline"] = [*random_predictions(rng, test)]
     parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
     return ReportData(
         task=Classification(labels=WORDS, max_length=128),
@@ -248,7 +248,7 @@ def counted_run():
 
 
 @pytest.fixture(scope="module")
-def written(counted_run, tmp_path_factory):
+def written_report(counted_run, tmp_path_factory):
     """The contents of report.json, the tables of the pages, and the text of each file."""
     folder = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patch:
@@ -260,45 +260,45 @@ def written(counted_run, tmp_path_factory):
     return json.loads(read["report.json"]), tables, read
 
 
-def labels_of(answers):
+def predicted_labels(answers):
     return [item.label for item in answers]
 
 
-def by_hand(gold, message):
+def plain_metrics(gold, predicted):
     """Return accuracy and macro F1 in plain Python."""
     f1 = []
     for word in WORDS:
-        right = sum(a == b == word for a, b in zip(gold, message, strict=True))
-        f1.append(2 * right / (gold.count(word) + message.count(word)))
-    right = sum(a == b for a, b in zip(gold, message, strict=True))
+        right = sum(a == b == word for a, b in zip(gold, predicted, strict=True))
+        f1.append(2 * right / (gold.count(word) + predicted.count(word)))
+    right = sum(a == b for a, b in zip(gold, predicted, strict=True))
     return {"accuracy": right / len(gold), "macro_f1": mean(f1)}
 
 
-def test_the_figures_table_is_right_in_each_cell(counted_run, written):
-    report, tables, read = written
+def test_the_results_table_is_right_in_each_cell(counted_run, written_report):
+    report, tables, read = written_report
     test, valid = counted_run.test, counted_run.valid
     known = {x.texts for x in (*counted_run.train.examples, *valid.examples)}
     texts = [item.texts for item in test.examples]
     new = [i for i, item in enumerate(texts) if item not in known and item not in texts[:i]]
     assert len(new) == SIZES["test"] - 9 - 5 - 4
-    every = range(len(texts))
+    all_indices = range(len(texts))
     rows = []
-    for name, part, answers, chosen in (
-        ("test set", test, test.predictions, every),
+    for name, part, answers, indices in (
+        ("test set", test, test.predictions, all_indices),
         ("test set (new texts)", test, test.predictions, new),
-        ("baseline, test set", test, test.baseline, every),
+        ("baseline, test set", test, test.baseline, all_indices),
         ("baseline, test set (new texts)", test, test.baseline, new),
         ("validation set", valid, valid.predictions, range(len(valid.examples))),
     ):
-        gold, answers = [part.gold[i] for i in chosen], [answers[i] for i in chosen]
-        figures = by_hand(gold, labels_of(answers))
+        gold, answers = [part.gold[i] for i in indices], [answers[i] for i in indices]
+        figures = plain_metrics(gold, predicted_labels(answers))
         source = report["baseline"] if name.startswith("baseline") else report
-        key = "valid" if part is valid else "test" if chosen is every else "test_unseen"
+        key = "valid" if part is valid else "test" if indices is all_indices else "test_unseen"
         assert source[key] == pytest.approx(figures)
         ends = counted_run.task.metrics.intervals(gold, answers)
         assert source["intervals"][key] == {metric: [*pair] for metric, pair in ends.items()}
-        spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
-        rows.append([name, f"{len(gold)}", *spelled])
+        cells = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
+        rows.append([name, f"{len(gold)}", *cells])
     assert tables["Results"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
     assert len({row[2] for row in rows}) == 5  # exchanged rows would be noticed
     assert "about 95 times in 100" in read["report.md"]
@@ -309,16 +309,16 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
         assert tile.format(name, value, ends) in read["report.html"]
 
 
-def test_the_data_tables_are_right_in_each_cell(counted_run, written):
-    report, tables, _ = written
+def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
+    report, tables, _ = written_report
     parts = {name: getattr(counted_run, name) for name in SIZES}
-    lengths, balance, again = tables["Data"]
+    lengths, balance, repeated = tables["Data"]
     rows = []
     for name, part in parts.items():
-        of = sorted(part.lengths.tolist())
-        longer = sum(x > 128 for x in of) / len(of)
-        levels = [str(of[round(share * (len(of) - 1))]) for share in LEVELS.values()]
-        rows.append([SET_NAMES[name], str(len(of)), *levels, f"{longer:.1%}"])
+        values = sorted(part.lengths.tolist())
+        longer = sum(x > 128 for x in values) / len(values)
+        levels = [str(values[round(fraction * (len(values) - 1))]) for fraction in LEVELS.values()]
+        rows.append([SET_NAMES[name], str(len(values)), *levels, f"{longer:.1%}"])
     assert lengths[1:] == rows
     levels = ["median length (tokens)", "90th percentile", "99th percentile", "maximum"]
     head = ["set", "examples", *levels, "longer than 128"]
@@ -336,8 +336,8 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
         "test set: also in the training set": 9,
         "test set: also in the validation set": 5,
     }
-    assert [[name, str(x)] for name, x in known.items()] == again[1:3]
-    assert again[3:5] == [
+    assert [[name, str(x)] for name, x in known.items()] == repeated[1:3]
+    assert repeated[3:5] == [
         ["test set: repeated within the set", "4"],
         ["training set: repeated within the set", "0"],
     ]
@@ -345,20 +345,22 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
     for item in (*counted_run.train.examples, *counted_run.test.examples):
         labels.setdefault(item.texts, set()).add(item.label)
     more = sum(len(x) > 1 for x in labels.values())
-    assert again[5] == ["texts with more than one label", str(more)]
+    assert repeated[5] == ["texts with more than one label", str(more)]
     assert more
 
 
-def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
-    report, tables, _ = written
-    gold, message = counted_run.test.gold, labels_of(counted_run.test.predictions)
-    pairs = Counter(zip(gold, message, strict=True))
+def test_the_label_tables_are_right_in_each_cell(counted_run, written_report):
+    report, tables, _ = written_report
+    gold, predictions = counted_run.test.gold, predicted_labels(counted_run.test.predictions)
+    pairs = Counter(zip(gold, predictions, strict=True))
     rows, numbers = [], []
     for word in WORDS:
-        right, of, answered = pairs[word, word], gold.count(word), message.count(word)
-        precision, recall = right / answered, right / of
+        right, total, predicted = pairs[word, word], gold.count(word), predictions.count(word)
+        precision, recall = right / predicted, right / total
         f1 = 2 * precision * recall / (precision + recall)
-        rows.append([word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(of), str(answered)])
+        rows.append(
+            [word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(total), str(predicted)]
+        )
         numbers.append({"precision": precision, "recall": recall, "f1": f1})
     head = ["label", "precision", "recall", "F1", "labelled", "predicted"]
     assert tables["Precision, recall and F1 by label"] == [[head, *rows]]
@@ -370,27 +372,27 @@ def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
     assert {(x["gold"], x["predicted"]): x["count"] for x in report["confusion"]} == pairs
 
 
-def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
-    report, tables, read = written
+def test_the_calibration_table_is_right_in_each_cell(counted_run, written_report):
+    report, tables, read = written_report
     test = counted_run.test
     bins = {}
-    for item, reply in zip(test.gold, test.predictions, strict=True):
-        likely = float(max(reply.scores))
-        bins.setdefault(int(10 * likely), []).append((likely, item == reply.label))
-    rows, off = [], 0
+    for item, prediction in zip(test.gold, test.predictions, strict=True):
+        confidence = float(max(prediction.scores))
+        bins.setdefault(int(10 * confidence), []).append((confidence, item == prediction.label))
+    rows, error = [], 0
     for number, actual in sorted(bins.items()):
-        likely, right = mean(x for x, _ in actual), mean(float(y) for _, y in actual)
-        off += len(actual) * abs(likely - right) / len(test.gold)
-        place = f"{number * 10}% to {number * 10 + 10}%"
-        rows.append([place, str(len(actual)), f"{likely:.1%}", f"{right:.1%}"])
+        confidence, right = mean(x for x, _ in actual), mean(float(y) for _, y in actual)
+        error += len(actual) * abs(confidence - right) / len(test.gold)
+        interval = f"{number * 10}% to {number * 10 + 10}%"
+        rows.append([interval, str(len(actual)), f"{confidence:.1%}", f"{right:.1%}"])
     head = ["predicted probability", "count", "mean predicted probability", "observed frequency"]
     assert tables["Calibration"] == [[head, *rows]]
-    assert report["calibration"]["ece"] == pytest.approx(off)
-    assert f"The expected calibration error (ECE) is {off:.1%}:" in read["report.md"]
+    assert report["calibration"]["ece"] == pytest.approx(error)
+    assert f"The expected calibration error (ECE) is {error:.1%}:" in read["report.md"]
 
 
-def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
-    _, tables, _ = written
+def test_the_training_tables_are_right_in_each_cell(counted_run, written_report):
+    _, tables, _ = written_report
     assert tables["Training"] == [
         [
             ["epoch", "step", "accuracy, validation set", "macro F1, validation set"],
@@ -399,7 +401,7 @@ def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
     ]
     actual = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
     names = [item["name"] for item in counted_run.trials]
-    of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in actual]
+    summary = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in actual]
     assert tables["Runs compared"] == [
         [
             ["run", "accuracy, validation set", "accuracy, test set", "time"],
@@ -407,13 +409,13 @@ def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
                 [name, f"{actual[0][i]:.1%}", f"{actual[1][i]:.1%}", f"1 min {i} s"]
                 for i, name in enumerate(names)
             ),
-            ["mean ± standard deviation of 3 runs at 2e-05", *of_one_rate, ""],
+            ["mean ± standard deviation of 3 runs at 2e-05", *summary, ""],
         ]
     ]
 
 
-def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run, written):
-    _, _, read = written
+def test_mistakes_show_the_gold_label_and_the_prediction(counted_run, written_report):
+    _, _, read = written_report
     test = counted_run.test
     wrong = [
         (float(max(answer.scores)), item, answer.label)
@@ -423,17 +425,17 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
     wrong.sort(key=lambda pair: -pair[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (item.place, f"· true label: {item.label} · prediction: {message} · confidence {sure:.1%}")
-        for sure, item, message in wrong[:MISTAKES]
+        (item.place, f"· true label: {item.label} · prediction: {label} · confidence {score:.1%}")
+        for score, item, label in wrong[:MISTAKES]
     ]
 
 
-def test_of_many_labels_the_confusions_are_right_in_each_cell():
+def test_the_confusions_of_many_labels_are_right_in_each_cell():
     words = tuple(f"类{i}" for i in range(16))
     task = Classification(labels=words)
     examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
-    message = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
-    predictions = [Prediction(item, np.full(16, 1 / 16, np.float32)) for item in message]
+    predicted = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
+    predictions = [Prediction(item, np.full(16, 1 / 16, np.float32)) for item in predicted]
     part = EvaluatedSet(examples=examples, lengths=np.full(64, 5), predictions=predictions)
     page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
@@ -441,11 +443,11 @@ def test_of_many_labels_the_confusions_are_right_in_each_cell():
     assert cells_of(page)["Confusion matrix"] == [[head, *wrong]]
 
 
-def test_the_numbers_of_a_regression_are_right_in_each_cell():
+def test_the_regression_table_is_right_in_each_cell():
     run = make_run("regression")
     rows = [
-        [SET_NAMES[name], *(f"{x:.4g}" for x in (min(of), mean(of), max(of), pstdev(of)))]
-        for name, of in ((name, getattr(run, name).gold) for name in SIZES)
+        [SET_NAMES[name], *(f"{x:.4g}" for x in (min(gold), mean(gold), max(gold), pstdev(gold)))]
+        for name, gold in ((name, getattr(run, name).gold) for name in SIZES)
     ]
     head = ["set", "minimum", "mean", "maximum", "standard deviation"]
     assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
@@ -453,13 +455,13 @@ def test_the_numbers_of_a_regression_are_right_in_each_cell():
 
 def test_the_leak_is_reported_first():
     report = analyse(make_run(leaked=7))
-    share, (low, high) = (
+    accuracy, (low, high) = (
         report["test_unseen"]["accuracy"],
         report["intervals"]["test_unseen"]["accuracy"],
     )
     message = (
         "7 of 40 examples of the test set have texts that are also in the training set. Without "
-        f"them: accuracy {share:.1%} [{low:.1%}, {high:.1%}]."
+        f"them: accuracy {accuracy:.1%} [{low:.1%}, {high:.1%}]."
     )
     assert report["warnings"][0] == message
     for page in (Page(html_page(report)).text, markdown_page(report)):
@@ -467,13 +469,13 @@ def test_the_leak_is_reported_first():
         assert page.index(message) < page.index("In brackets")
 
 
-def test_without_a_leak_none_is_mentioned():
+def test_no_leak_is_reported_without_one():
     report = analyse(make_run(leaked=0))
     assert "test_unseen" not in report
     assert not [sentence for sentence in report["warnings"] if "also in the training" in sentence]
 
 
-def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
+def test_metrics_of_new_texts_are_missing_if_all_texts_leaked():
     report = analyse(make_run(leaked=40))
     assert "test_unseen" not in report
     assert "40 of 40 examples of the test set" in report["warnings"][0]
@@ -481,7 +483,7 @@ def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
     html_page(report)
 
 
-def test_without_a_test_set_the_figures_are_those_of_the_validation_set():
+def test_metrics_of_the_validation_set_are_used_without_a_test_set():
     run = make_run()
     report = analyse(make_run(test=None, baseline=""))
     assert report["judged"] == "valid"
@@ -493,7 +495,7 @@ def test_without_a_test_set_the_figures_are_those_of_the_validation_set():
     assert report["warnings"][0] in markdown_page(report).replace("\\", "")
 
 
-def warned(part, **changes):
+def single_warning(part, **changes):
     """Return the only warning of a report that contains `part`."""
     report = analyse(make_run(**changes))
     (actual,) = [sentence for sentence in report["warnings"] if part in sentence]
@@ -501,15 +503,15 @@ def warned(part, **changes):
 
 
 def test_few_examples_and_a_better_baseline_are_reported():
-    assert "examples: 40" in warned("The test set is small")
+    assert "examples: 40" in single_warning("The test set is small")
     run = make_run()
     perfect = [Prediction(item.label, np.float32([0.5, 0.5])) for item in run.test.examples]
-    ours, best = (
+    model_set, perfect_set = (
         run.test.__dict__ | {"baseline": perfect},
         run.test.__dict__ | {"predictions": perfect},
     )
-    assert "no better" in warned("simple baseline", test=EvaluatedSet(**ours))
-    better = analyse(make_run(test=EvaluatedSet(**best)))
+    assert "no better" in single_warning("simple baseline", test=EvaluatedSet(**model_set))
+    better = analyse(make_run(test=EvaluatedSet(**perfect_set)))
     assert not [x for x in better["warnings"] if "baseline" in x]
     right = run.task.metrics.compute(
         [item.label for item in run.test.examples], run.test.predictions
@@ -520,8 +522,8 @@ def test_few_examples_and_a_better_baseline_are_reported():
         i for i, item in enumerate(run.test.examples) if i > 10 and item.label == worse[i].label
     )
     worse[actual] = answer(run.task, run.test.examples[actual], -1)
-    hardly = run.test.__dict__ | {"baseline": worse}
-    assert "is not shown" in warned("simple baseline", test=EvaluatedSet(**hardly))
+    nearly_equal = run.test.__dict__ | {"baseline": worse}
+    assert "is not shown" in single_warning("simple baseline", test=EvaluatedSet(**nearly_equal))
 
 
 @pytest.mark.parametrize(
@@ -532,7 +534,7 @@ def test_few_examples_and_a_better_baseline_are_reported():
         (range(20), "the teacher helped", "教师有帮助"),
     ],
 )
-def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
+def test_the_report_states_whether_the_teacher_helped(right, verdict, zh, capsys):
     """The student is right on all test examples; without the teacher, on those in `right`."""
     run = make_run(leaked=0)
     gold = [item.label for item in run.test.examples]
@@ -544,10 +546,10 @@ def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
     test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=perfect)
     run = ReportData(**run.__dict__ | {"test": test, "without_teacher": answers})
     report = analyse(run)
-    missed = 1 - len(right) / 40
-    assert report["without_teacher"]["difference"]["test"]["accuracy"][0] == pytest.approx(missed)
+    gain = 1 - len(right) / 40
+    assert report["without_teacher"]["difference"]["test"]["accuracy"][0] == pytest.approx(gain)
     page, chinese = (Page(html_page(report, language)).text for language in LANGUAGES)
-    shown = f"student's accuracy on the test set by {missed:+.1%} (95% CI "
+    shown = f"student's accuracy on the test set by {gain:+.1%} (95% CI "
     assert shown in page
     assert verdict in page
     assert "student without teacher, test set" in page
@@ -557,7 +559,7 @@ def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
     terminal = capsys.readouterr().out
     assert shown in terminal
     assert verdict in terminal
-    assert f"  student without teacher: accuracy {1 - missed:.4f}" in terminal
+    assert f"  student without teacher: accuracy {1 - gain:.4f}" in terminal
 
 
 def test_the_interval_of_a_difference_is_paired():
@@ -583,24 +585,24 @@ def test_the_interval_of_a_difference_is_paired():
     assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
 
 
-def test_truncated_texts_uneven_labels_and_unpredicted_labels_are_reported():
+def test_truncation_imbalance_and_unpredicted_labels_are_reported():
     run = make_run()
-    assert "longer than 16 tokens" in warned("tokens")
-    item = [x._replace(label="1") for x in run.train.examples[:39]] + [
+    assert "longer than 16 tokens" in single_warning("tokens")
+    train_examples = [x._replace(label="1") for x in run.train.examples[:39]] + [
         run.train.examples[39]._replace(label="0")
     ]
-    train = EvaluatedSet(examples=item, lengths=run.train.lengths)
-    message = warned("imbalanced", train=train)
+    train = EvaluatedSet(examples=train_examples, lengths=run.train.lengths)
+    message = single_warning("imbalanced", train=train)
     assert "39 of 1, but 1 of 0." in message
-    always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
-    test = EvaluatedSet(**run.test.__dict__ | {"predictions": always})
-    assert warned("Never predicted", test=test).endswith(": 0.")
+    constant = [Prediction("1", np.float32([0.1, 0.9]))] * 40
+    test = EvaluatedSet(**run.test.__dict__ | {"predictions": constant})
+    assert single_warning("Never predicted", test=test).endswith(": 0.")
 
 
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.quick_cases("classification", "tagging", "embedding")
 @pytest.mark.parametrize("name", REPORTED)
-def test_text_of_the_data_means_nothing_in_a_page(name):
+def test_texts_of_the_data_are_escaped_in_pages(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
     first, *rest = run.test.examples
     answers = [answer(run.task, first, -9), *(answer(run.task, item, 9) for item in rest)]
@@ -642,7 +644,7 @@ def test_the_page_needs_no_other_file_and_brings_its_characters():
         assert "<dc:date>" not in drawing
 
 
-def test_many_labels_make_no_page_burst():
+def test_tables_of_many_labels_are_limited():
     rng = np.random.default_rng(0)
     labels = tuple(f"类{i}" for i in range(60))
     task = Classification(labels=labels, max_length=16)
@@ -656,7 +658,7 @@ def test_many_labels_make_no_page_burst():
     assert max(map(len, markdown.splitlines())) < 600
 
 
-def test_several_trainings_have_mean_and_deviation():
+def test_several_trainings_have_mean_and_standard_deviation():
     trials = [
         {"name": f"seed-{i}", "learning_rate": rate, "seconds": 60.0, "valid": {"accuracy": x}}
         for i, (rate, x) in enumerate([(1e-5, 0.5), (2e-5, 0.8), (2e-5, 0.9)])
@@ -667,7 +669,7 @@ def test_several_trainings_have_mean_and_deviation():
     assert "of 1 at" not in markdown
 
 
-def test_curves_are_thinned_without_losing_their_mean():
+def test_loss_curves_are_averaged_to_a_limited_number_of_points():
     run = make_run(losses=[{"step": step, "loss": float(step)} for step in range(1, 2501)])
     losses = analyse(run)["losses"]
     assert len(losses) <= 1000
@@ -695,7 +697,7 @@ def test_a_failure_leaves_the_old_report(tmp_path):
         (7500, "2 h 5 min"),
     ],
 )
-def test_durations_are_spelled(seconds, want):
+def test_durations_are_formatted(seconds, want):
     assert duration(seconds, Translator("en")) == want
 
 
@@ -705,23 +707,23 @@ FIGURE = r"[\d.,%\[\] ()±-]+"
 
 
 @pytest.fixture
-def drawn_words(pictures, monkeypatch):
+def figure_texts(pictures, monkeypatch):
     """The texts of all figures that were saved so far."""
     actual, save = [], Figure.savefig
 
-    def remember(figure, *args, **kwargs):
+    def record_and_save(figure, *args, **kwargs):
         for axes in figure.axes:
             ticks = [x.get_text() for x in (*axes.get_xticklabels(), *axes.get_yticklabels())]
             actual.extend([axes.get_xlabel(), axes.get_ylabel(), axes.get_title(), *ticks])
         save(figure, *args, **kwargs)
 
-    monkeypatch.setattr(Figure, "savefig", remember)
+    monkeypatch.setattr(Figure, "savefig", record_and_save)
     return actual
 
 
 @pytest.mark.parametrize("name", REPORTED)
-def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
-    report = analysed(name)
+def test_a_chinese_report_has_no_english_sentence_left(name, figure_texts):
+    report = cached_report(name)
     html, markdown = html_page(report, "zh"), markdown_page(report, "zh")
     page = Page(html)
     assert '<html lang="zh-CN">' in html
@@ -729,8 +731,8 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
     assert english_in(Page(shown).text) == set()
     assert english_in(markdown) == set()
     assert english_in(" ".join(re.findall(r'alt="([^"]*)"', html))) == set()
-    assert english_in(" ".join(drawn_words)) == set()
-    assert sum("\u4e00" <= x <= "\u9fff" for x in "".join(drawn_words)) > 10
+    assert english_in(" ".join(figure_texts)) == set()
+    assert sum("\u4e00" <= x <= "\u9fff" for x in "".join(figure_texts)) > 10
     for title in ("结果", "错误样本", "数据", "训练过程", "参数设置", "硬件与耗时"):
         assert f"## {title}" in markdown
         assert f"\n{title}\n" in page.text
@@ -739,19 +741,19 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
     assert "{" not in markdown
 
 
-def test_settings_that_the_user_chose_come_first():
+def test_settings_that_differ_from_defaults_come_first():
     settings = plain(FinetuneConfig(train="a.tsv", output="run", epochs=7))
-    page = markdown_page(analysed("classification") | {"settings": settings}, "en")
-    chosen, usual = page.partition("## Settings")[2].split("**The other settings")
-    assert re.findall(r"^\| (\w+) \|", chosen, re.MULTILINE) == [
+    page = markdown_page(cached_report("classification") | {"settings": settings}, "en")
+    changed, defaults = page.partition("## Settings")[2].split("**The other settings")
+    assert re.findall(r"^\| (\w+) \|", changed, re.MULTILINE) == [
         *("setting", "train", "output", "epochs"),
     ]
-    assert "| batch_size | 32 |" in usual
-    assert "finetune --config run/settings.yaml --output run-2" in chosen
+    assert "| batch_size | 32 |" in defaults
+    assert "finetune --config run/settings.yaml --output run-2" in changed
 
 
-def test_five_mistakes_are_shown_at_once_and_the_others_on_a_click():
-    report = analysed("classification")
+def test_five_mistakes_are_shown_and_the_rest_folded():
+    report = cached_report("classification")
     mistakes = [report["mistakes"][0] | {"place": f"place {n}"} for n in range(12)]
     html = html_page(report | {"mistakes": mistakes}, "en")
     shown, _, folded = html.partition("<summary>7 more</summary>")
@@ -762,7 +764,7 @@ def test_five_mistakes_are_shown_at_once_and_the_others_on_a_click():
 @pytest.mark.parametrize("name", TASKS)
 def test_both_languages_have_the_same_figures(name):
     """Both pages have the same numbers in the same order within each table."""
-    report = analysed(name)
+    report = cached_report(name)
     en, zh = (cells_of(markdown_page(report, language)) for language in LANGUAGES)
     assert len(en) == len(zh)
     for ours, theirs in zip(chain(*en.values()), chain(*zh.values()), strict=True):
@@ -786,7 +788,7 @@ def test_precision_and_recall_have_their_chinese_names():
         "gold": 4,
         "predicted": 12,
     }
-    report = analysed("tagging") | {"per_class": [row]}
+    report = cached_report("tagging") | {"per_class": [row]}
     report["test"] = report["test"] | {"precision": 0.25, "recall": 0.75}
     tables = [x for each in cells_of(markdown_page(report, "zh")).values() for x in each]
     with_both = [table for table in tables if {"精确率", "召回率"} <= set(table[0])]
@@ -803,15 +805,15 @@ def test_precision_and_recall_have_their_chinese_names():
 
 def test_warnings_are_in_the_language_of_the_page():
     report = analyse(make_run(leaked=7))
-    share = report["test_unseen"]["accuracy"]
+    accuracy = report["test_unseen"]["accuracy"]
     page = Page(html_page(report, "zh")).text
     assert "测试集的 40 条样本中，有 7 条的文本也出现在训练集里" in page
-    assert f"去掉这些样本后：准确率 {share:.1%} [" in page
+    assert f"去掉这些样本后：准确率 {accuracy:.1%} [" in page
     assert "测试集只有 40 条样本" in page
     assert all(sentence.isascii() for sentence in report["warnings"])
 
 
-def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
+def test_the_summary_states_metric_interval_and_baseline(counted_run):
     report = analyse(counted_run)
     ours, other = (x["test_unseen"]["macro_f1"] for x in (report, report["baseline"]))
     low, high = report["intervals"]["test_unseen"]["macro_f1"]
@@ -828,20 +830,20 @@ def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
     assert verdict[1] in zh
 
 
-def test_what_is_one_point_is_not_drawn():
-    item = [{"step": 10, "epoch": 1.0, "accuracy": 0.5}]
-    run = make_run(evaluations=item, losses=[{"step": 10, "loss": 0.7}])
-    sure = [Prediction(x.label, np.float32([0.5, 0.5])) for x in run.test.examples]
-    test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=sure)
+def test_a_single_point_is_not_plotted():
+    evaluation = [{"step": 10, "epoch": 1.0, "accuracy": 0.5}]
+    run = make_run(evaluations=evaluation, losses=[{"step": 10, "loss": 0.7}])
+    right = [Prediction(x.label, np.float32([0.5, 0.5])) for x in run.test.examples]
+    test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=right)
     run = ReportData(**run.__dict__ | {"test": test})
     html = html_page(analyse(run))
     assert re.findall(r'alt="([^"]*)"', html) == ["accuracy with 95% CI, model and baseline"]
-    alone = analyse(make_run(test=None, evaluations=item, losses=[], baseline=""))
-    assert "by step" not in html_page(alone)
-    assert "CI, model and" not in html_page(alone)
+    without_test = analyse(make_run(test=None, evaluations=evaluation, losses=[], baseline=""))
+    assert "by step" not in html_page(without_test)
+    assert "CI, model and" not in html_page(without_test)
 
 
-def test_markdown_has_no_title_over_a_picture_alone():
+def test_markdown_has_no_heading_for_a_picture_only():
     report = analyse(make_run("regression"))
     assert "Predicted and true values" not in markdown_page(report)
     assert "<h2>Predicted and true values</h2>" in html_page(report)
