@@ -12,8 +12,8 @@ def read():
     """A function that reads a checkpoint with all its arrays in a dictionary."""
 
     def read_all(source, **options):
-        with OpenedSource(source) as opened:
-            checkpoint = opened.checkpoint(**options)
+        with OpenedSource(source) as opened_source:
+            checkpoint = opened_source.checkpoint(**options)
             return dataclasses.replace(checkpoint, arrays=dict(checkpoint.arrays))
 
     return read_all

@@ -28,7 +28,7 @@ def temporary(tmp_path, monkeypatch):
 
 
 @contextmanager
-def opened(path):
+def open_files(path):
     """Yield the folder of a checkpoint's files."""
     with Files(path) as files:
         yield files.folder
@@ -55,40 +55,40 @@ def zip_of(path, **contents):
 
 def refusal(path):
     """Assert that a zip is refused with one line of text, and return it."""
-    with pytest.raises(InputError) as caught, opened(path):
+    with pytest.raises(InputError) as error, open_files(path):
         pass
-    message = str(caught.value)
+    message = str(error.value)
     assert message.startswith(str(path))
     assert "\n" not in message
     return message
 
 
-def test_a_folder_is_taken_as_it_is(tmp_path):
-    with opened(tmp_path) as folder:
+def test_a_folder_is_used_directly(tmp_path):
+    with open_files(tmp_path) as folder:
         assert folder == tmp_path
     assert tmp_path.is_dir()
 
 
-def test_a_zips_files_are_there_until_the_end_of_the_block(released, temporary):
-    with opened(released("char")) as folder:
+def test_a_zip_is_unpacked_until_the_end_of_the_block(released, temporary):
+    with open_files(released("char")) as folder:
         assert folder.parent == temporary
         with zipfile.ZipFile(released("char")) as archive:
-            inside = {i.filename: archive.read(i) for i in archive.infolist() if not i.is_dir()}
+            members = {i.filename: archive.read(i) for i in archive.infolist() if not i.is_dir()}
         actual = {path.name: path.read_bytes() for path in folder.iterdir()}
-        assert actual == {name.split("/")[1]: content for name, content in inside.items()}
+        assert actual == {name.split("/")[1]: content for name, content in members.items()}
     assert not folder.exists()
 
 
-def test_they_are_also_removed_after_an_error(released):
-    with pytest.raises(ZeroDivisionError), opened(released("char")) as folder:
+def test_unpacked_files_are_removed_after_an_error(released):
+    with pytest.raises(ZeroDivisionError), open_files(released("char")) as folder:
         raise ZeroDivisionError
     assert not folder.exists()
 
 
-def test_an_error_names_the_zip_in_place_of_the_folder(released):
-    with pytest.raises(InputError) as caught, opened(released("char")) as folder:
+def test_an_error_names_the_zip_instead_of_the_folder(released):
+    with pytest.raises(InputError) as error, open_files(released("char")) as folder:
         raise InputError(f"{folder / 'vocab.txt'} is odd.")
-    assert str(caught.value) == f"{released('char') / 'vocab.txt'} is odd."
+    assert str(error.value) == f"{released('char') / 'vocab.txt'} is odd."
 
 
 @pytest.mark.parametrize("weights", ["model.safetensors", "model.safetensors.index.json"])
@@ -98,7 +98,7 @@ def test_only_the_folder_of_the_checkpoint_is_unpacked(weights, tmp_path):
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for name, content in contents.items():
             archive.writestr(name, content)
-    with opened(tmp_path / "x.zip") as folder:
+    with open_files(tmp_path / "x.zip") as folder:
         assert {path.name for path in folder.iterdir()} == {weights, "config.json"}
 
 
@@ -109,7 +109,7 @@ def test_a_zip_without_a_checkpoint_or_with_several_is_refused(tmp_path):
     assert "contains several checkpoints: a, b." in refusal(two)
 
 
-def test_what_is_no_zip_is_refused(tmp_path):
+def test_other_files_are_refused(tmp_path):
     (tmp_path / "vocab.txt").write_text("[PAD]\n")
     assert "is not a complete zip file" in refusal(tmp_path / "vocab.txt")
     assert "No such file" in refusal(tmp_path / "nowhere.zip")
@@ -137,11 +137,11 @@ def test_what_is_no_zip_is_refused(tmp_path):
     ],
 )
 @pytest.mark.parametrize("folder", ["", "chinese_roformer-char_L-3_H-32_A-4/"])
-def test_names_that_lead_elsewhere_lead_nowhere(name, folder, released, tmp_path, temporary):
+def test_names_outside_the_folder_are_not_followed(name, folder, released, tmp_path, temporary):
     extra = [(hostile.named(f"{folder}{name}"), b"evil")]
     path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
     before = set(tmp_path.rglob("*"))
-    with suppress(InputError), opened(path) as unpacked:
+    with suppress(InputError), open_files(path) as unpacked:
         assert {file.parent for file in temporary.rglob("*") if file.is_file()} == {unpacked}
     assert set(tmp_path.rglob("*")) == before
 
@@ -149,38 +149,36 @@ def test_names_that_lead_elsewhere_lead_nowhere(name, folder, released, tmp_path
 def test_links_become_files(released, tmp_path):
     extra = [(hostile.link(f"{released('char').stem}/bert_model.ckpt.extra"), b"/etc/passwd")]
     path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
-    with opened(path) as folder:
+    with open_files(path) as folder:
         assert (folder / "bert_model.ckpt.extra").read_bytes() == b"/etc/passwd"
         assert not (folder / "bert_model.ckpt.extra").is_symlink()
 
 
-def test_what_is_encrypted_or_packed_otherwise_is_refused(released, tmp_path):
+def test_encrypted_zips_and_unknown_methods_are_refused(released, tmp_path):
     path = hostile.encrypted(released("char"), tmp_path / "x.zip")
     assert "is encrypted" in refusal(path)
     path = hostile.with_flags(released("char"), tmp_path / "x.zip", offset=10, value=99)
     assert "compression method is not supported" in refusal(path)
 
 
-def test_ten_gigabytes_of_zeros_are_refused_unread(released, tmp_path, monkeypatch):
+def test_a_zip_bomb_is_refused_without_unpacking(released, tmp_path, monkeypatch):
     path = hostile.with_bomb(released("char"), tmp_path / "x.zip", DATA, 10 * 1024)
     assert path.stat().st_size < 11e6
     monkeypatch.setattr(archives, "shutil", None)
     assert "has 0.011 GB, but would unpack to 10.7 GB" in refusal(path)
 
 
-def test_a_size_that_is_not_the_declared_one_is_noticed_at_the_declared_one(
-    released, tmp_path, temporary, monkeypatch
-):
+def test_unpacking_stops_at_the_declared_size(released, tmp_path, temporary, monkeypatch):
     sizes = []
-    genuine = archives.shutil.copyfileobj
+    original = archives.shutil.copyfileobj
 
-    def watched(source, target, length):
+    def recording_copy(source, target, length):
         try:
-            genuine(source, target, length)
+            original(source, target, length)
         finally:
             sizes.append(target.tell())
 
-    monkeypatch.setattr(archives.shutil, "copyfileobj", watched)
+    monkeypatch.setattr(archives.shutil, "copyfileobj", recording_copy)
     path = hostile.with_bomb(
         released("char"), tmp_path / "x.zip", DATA, 10 * 1024, declared=3_000_000
     )
@@ -188,17 +186,17 @@ def test_a_size_that_is_not_the_declared_one_is_noticed_at_the_declared_one(
     assert max(sizes) <= 3_000_000
 
 
-def test_the_bound_lets_every_weight_through_and_no_bomb(tmp_path, monkeypatch):
+def test_limits_of_size_and_ratio(tmp_path, monkeypatch):
     zeros = zip_of(tmp_path / "x.zip", a__bert_config_json="{}")
     with zipfile.ZipFile(zeros, "a", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("a/data", bytes(1_000_000))  # in about a thousand bytes
-    with opened(zeros) as folder:
+    with open_files(zeros) as folder:
         assert (folder / "data").stat().st_size == 1_000_000
     monkeypatch.setattr(archives, "UNSUSPICIOUS", 999_999)
     assert "would unpack to 0.001 GB" in refusal(zeros)
     packed = zeros.stat().st_size
     monkeypatch.setattr(archives, "MAX_RATIO", 1_000_002 // packed + 1)
-    with opened(zeros):
+    with open_files(zeros):
         pass
     monkeypatch.setattr(archives, "MAX_BYTES", 1_000_001)
     assert "unpack it and give the folder" in refusal(zeros)
@@ -224,26 +222,26 @@ def test_a_changed_directory_is_refused_or_harmless(seed, released, tmp_path):
     with zipfile.ZipFile(released("char")) as archive:
         contents = {archive.read(name) for name in archive.namelist()}
     rng = np.random.default_rng(seed)
-    for place in rng.integers(content.index(b"PK\x01\x02"), len(content), 1 + seed % 3):
-        content[place] = rng.integers(256)
+    for position in rng.integers(content.index(b"PK\x01\x02"), len(content), 1 + seed % 3):
+        content[position] = rng.integers(256)
     path = tmp_path / "changed.zip"
     path.write_bytes(content)
     try:
-        with opened(path) as folder:
+        with open_files(path) as folder:
             assert {file.read_bytes() for file in folder.iterdir()} <= contents
     except InputError:
         return
 
 
-def test_a_changed_byte_of_a_file_is_noticed(released, tmp_path):
+def test_a_changed_byte_of_a_file_is_detected(released, tmp_path):
     content = bytearray(released("char").read_bytes())
     with zipfile.ZipFile(released("char")) as archive:
         (info,) = (i for i in archive.infolist() if i.filename.endswith(DATA))
     rng = np.random.default_rng(0)
     for _ in range(20):
-        place = info.header_offset + 200 + rng.integers(info.compress_size - 200)
+        position = info.header_offset + 200 + rng.integers(info.compress_size - 200)
         changed = bytearray(content)
-        changed[place] ^= 1 << rng.integers(8)
+        changed[position] ^= 1 << rng.integers(8)
         path = tmp_path / "changed.zip"
         path.write_bytes(changed)
         assert "cannot be unpacked" in refusal(path)
@@ -262,7 +260,7 @@ def test_a_small_file_is_read_from_folders_and_zips(tmp_path, released):
     assert read_file(released("char"), "vocab.txt").startswith(b"[PAD]\n")
 
 
-def test_of_several_none_is_chosen(tmp_path):
+def test_several_files_of_one_name_are_refused(tmp_path):
     path = zip_of(tmp_path / "x.zip", a__x_json="", b__x_json="")
     with pytest.raises(
         InputError, match=r"one x\.json, but contains several: a/x\.json, b/x\.json"
@@ -271,15 +269,15 @@ def test_of_several_none_is_chosen(tmp_path):
 
 
 @pytest.fixture
-def peak():
+def error_and_peak():
     """A function that returns the error of a call and its peak of traced memory in bytes."""
 
     def measure(call):
         tracemalloc.start()
         try:
-            with pytest.raises(InputError) as caught:
+            with pytest.raises(InputError) as error:
                 call()
-            return str(caught.value), tracemalloc.get_traced_memory()[1]
+            return str(error.value), tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
@@ -289,16 +287,16 @@ def peak():
 @pytest.mark.parametrize(
     "by", [lambda p: read_file(p, "vocab.txt"), RoFormerTokenizer.from_pretrained]
 )
-def test_a_small_file_that_understates_its_size_is_not_inflated(by, tmp_path, peak):
+def test_a_small_file_that_understates_its_size_is_not_inflated(by, tmp_path, error_and_peak):
     path = tmp_path / "x.zip"
     hostile.understating(path, "a/vocab.txt", 32, declared=1000)
-    message, held = peak(lambda: by(path))
+    message, peak = error_and_peak(lambda: by(path))
     assert "Bad CRC-32" in message
     assert message.startswith(f"{path} cannot be unpacked: ")
-    assert held < 2 << 20
+    assert peak < 2 << 20
 
 
-def test_a_zip_is_known_by_its_beginning_or_its_name(tmp_path, released):
+def test_a_zip_is_recognized_by_its_content_or_name(tmp_path, released):
     (tmp_path / "vocab.txt").write_text("[PAD]")
     (tmp_path / "empty.zip").touch()
     (tmp_path / "renamed").write_bytes(released("char").read_bytes())

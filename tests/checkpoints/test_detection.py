@@ -11,7 +11,7 @@ MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encode
 
 
 @pytest.mark.parametrize(
-    ("name", "overrides", "held", "scores", "mask", "class_name"),
+    ("name", "overrides", "parts", "scores", "mask", "class_name"),
     [
         ("word", {}, ENCODER | {"mlm"}, True, "bidirectional", MASKED),
         ("gpt_char", {}, ENCODER | {"mlm"}, True, "causal", CAUSAL),
@@ -51,18 +51,18 @@ MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encode
         ),
     ],
 )
-def test_a_checkpoint_is_what_its_parts_are(
-    name, overrides, held, scores, mask, class_name, released
+def test_the_class_follows_from_the_parts(
+    name, overrides, parts, scores, mask, class_name, released
 ):
     with OpenedSource(released(name)) as source:
         checkpoint = source.checkpoint(**overrides)
-        assert checkpoint.parts == held
+        assert checkpoint.parts == parts
         assert checkpoint.is_language_model is scores
         assert checkpoint.attention_type == mask
         assert checkpoint.described.transformers_class == class_name
 
 
-def test_an_encoder_alone_is_no_language_model(released, tmp_path):
+def test_an_encoder_is_not_a_language_model(released, tmp_path):
     from roformer_tf.models.encoder import RoFormerEncoder
 
     RoFormerEncoder.from_pretrained(released("word")).save_pretrained(tmp_path)
@@ -75,13 +75,13 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
 
 
 @pytest.fixture
-def seen(tmp_path, unpacked):
+def detect(tmp_path, unpacked):
     """A function that renames a checkpoint and returns its attention_type and is_called_gpt.
 
     zipped: the name is that of a zip; config: keys to change in the config.
     """
 
-    def look(family, name, zipped=False, **config):
+    def read_renamed(family, name, zipped=False, **config):
         folder = unpacked(family).rename(tmp_path / ("files" if zipped else name))
         (file,) = (f for f in folder.glob("*config.json") if "tokenizer" not in f.name)
         file.write_text(json.dumps(json.loads(file.read_text()) | config))
@@ -96,7 +96,7 @@ def seen(tmp_path, unpacked):
             assert written == (output if output == "causal" else checkpoint.config.attention_type)
             return output, checkpoint.is_called_gpt
 
-    return look
+    return read_renamed
 
 
 @pytest.mark.parametrize(
@@ -120,22 +120,22 @@ def seen(tmp_path, unpacked):
         ("chinese_roformer-gpt-char", {"is_decoder": False}, ("causal", True)),
     ],
 )
-def test_the_config_counts_first_and_then_the_name(name, changes, expected, seen):
-    assert seen("char", name, **changes) == expected
+def test_the_config_takes_precedence_over_the_name(name, changes, expected, detect):
+    assert detect("char", name, **changes) == expected
 
 
-def test_a_language_model_with_a_pooler_is_a_sim_model_under_any_name(seen):
-    assert seen("sim_char", "model") == ("unilm", False)
+def test_a_language_model_with_a_pooler_is_a_sim_model_under_any_name(detect):
+    assert detect("sim_char", "model") == ("unilm", False)
 
 
-def test_a_classifier_of_that_name_was_trained_with_all_tokens_in_sight(seen):
-    assert seen("hf_word_seqcls", "chinese_roformer-gpt-char-reviews")[0] == "bidirectional"
+def test_a_classifier_is_bidirectional_despite_its_name(detect):
+    assert detect("hf_word_seqcls", "chinese_roformer-gpt-char-reviews")[0] == "bidirectional"
 
 
-def test_a_link_and_the_working_folder_have_names(unpacked, tmp_path, monkeypatch):
+def test_names_of_links_and_of_the_working_folder_are_used(unpacked, tmp_path, monkeypatch):
     folder = unpacked("char").rename(tmp_path / "chinese_roformer-gpt-char")
     (tmp_path / "link").symlink_to(folder, target_is_directory=True)
     monkeypatch.chdir(folder)
-    for place in (".", "../link"):
-        with OpenedSource(place) as source:
+    for path in (".", "../link"):
+        with OpenedSource(path) as source:
             assert source.checkpoint().attention_type == "causal"

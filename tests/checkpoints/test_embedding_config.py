@@ -9,7 +9,7 @@ from tests.support.embedding_file import load
 
 @pytest.mark.parametrize("dimensions", [None, (128, 64)])
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
-def test_what_is_saved_is_loaded(tmp_path, pooling, dimensions):
+def test_saving_and_loading_returns_the_same_config(tmp_path, pooling, dimensions):
     EmbeddingConfig(pooling, 64, dimensions).save(tmp_path)
     assert load(tmp_path) == EmbeddingConfig(pooling, 64, dimensions and (64, 128))
     assert json.loads((tmp_path / FILE).read_text("utf-8")) == {
@@ -46,7 +46,7 @@ def test_a_damaged_file_is_named(tmp_path, content):
         load(tmp_path)
 
 
-def test_what_a_later_version_may_add_is_left_aside(tmp_path):
+def test_unknown_keys_of_later_versions_are_ignored(tmp_path):
     content = {"pooling": "cls", "max_length": 8, "dimensions": None, "prompt": "query: "}
     (tmp_path / FILE).write_text(json.dumps(content), "utf-8")
     assert load(tmp_path) == EmbeddingConfig("cls", 8)

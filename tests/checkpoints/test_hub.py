@@ -59,7 +59,7 @@ def server(serve, files):
     return serve({NAME: {"main": files | OTHER_WEIGHTS, "v1": old}})
 
 
-def test_a_model_is_read_as_its_folder_is(server, released, read):
+def test_a_model_is_read_like_its_folder(server, released, read):
     first, second = read(NAME), read(released("hf_char"))
     assert first.config == second.config
     for name, array in second.arrays.items():
@@ -68,14 +68,14 @@ def test_a_model_is_read_as_its_folder_is(server, released, read):
     assert Path(NAME) not in Path().iterdir()
 
 
-def test_only_what_is_read_is_downloaded_and_only_once(server, files, cache):
+def test_only_needed_files_are_downloaded_and_only_once(server, files, cache):
     folder = locate(NAME)
-    wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
-    assert set(contents(folder)) == wanted
-    assert sorted(server.downloads()) == sorted(wanted)
-    asked = len(server.asked)
+    needed = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
+    assert set(contents(folder)) == needed
+    assert sorted(server.downloads()) == sorted(needed)
+    request_count = len(server.asked)
     assert locate(NAME) == locate(Path(NAME)) == folder
-    assert len(server.asked) == asked
+    assert len(server.asked) == request_count
     assert {path.suffix for path in cache.rglob("*.part")} == set()
 
 
@@ -87,7 +87,7 @@ def test_the_pooling_of_sentence_transformers_is_downloaded(serve, files):
     assert not (folder / "2_Dense").exists()
 
 
-def test_a_revision_is_another_commit(server):
+def test_a_revision_selects_another_commit(server):
     with OpenedSource(f"{NAME}@v1") as old, OpenedSource(NAME) as new:
         assert old.read("vocab.txt") == new.read("vocab.txt") + "旧\n".encode()
         assert old.path.parent.name == COMMITS["v1"]
@@ -95,27 +95,27 @@ def test_a_revision_is_another_commit(server):
     assert locate(f"{NAME}@{COMMITS['v1']}") == old.path
 
 
-def test_it_works_without_the_hub_after_a_download(server, monkeypatch):
-    answer = roformer_tf.load(NAME)("今[MASK]")
+def test_a_downloaded_model_works_without_the_hub(server, monkeypatch):
+    expected = roformer_tf.load(NAME)("今[MASK]")
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    assert roformer_tf.load(NAME)("今[MASK]") == answer
+    assert roformer_tf.load(NAME)("今[MASK]") == expected
     with pytest.raises(InputError, match=r"@v1 does not exist\. .*Nor can it be found at the hub"):
         locate(f"{NAME}@v1")
 
 
 @pytest.mark.parametrize("source", [None, 3, b"model", ["model"]])
-def test_what_is_no_name_is_refused(source):
+def test_sources_of_other_types_are_refused(source):
     with pytest.raises(InputError, match=r"is no model\. Give a path or a name"):
         roformer_tf.load(source)
 
 
-def test_a_folder_of_this_name_comes_first(server, released):
+def test_a_local_folder_takes_precedence(server, released):
     shutil.copytree(released("hf_char"), NAME)
     assert locate(NAME) == Path(NAME)
     assert server.asked == []
 
 
-def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, files, cache):
+def test_a_broken_download_resumes_and_is_not_used_before(server, files, cache):
     size = len(files["model.safetensors"])
     listed = sorted(name for name in files if name.endswith((".json", ".txt", ".safetensors")))
     before = listed.index("model.safetensors") + 1  # requests before, including the listing
@@ -126,7 +126,7 @@ def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, f
     server.asked.clear()
     locate(NAME)
     assert "config.json" not in server.downloads()
-    ranges = [wanted for name, wanted in server.asked if name.endswith("model.safetensors")]
+    ranges = [byte_range for name, byte_range in server.asked if name.endswith("model.safetensors")]
     assert ranges == [f"bytes={size // 2 // registry.CHUNK * registry.CHUNK}-"]
     assert (locate(NAME) / "model.safetensors").read_bytes() == files["model.safetensors"]
 
@@ -147,7 +147,7 @@ def test_a_mirror_may_list_no_checksums(serve, files):
     assert (locate(NAME) / "model.safetensors").read_bytes() == files["model.safetensors"]
 
 
-def test_the_command_fetches_a_newer_commit_and_repairs_files(server, files, capsys):
+def test_the_download_command_updates_and_repairs(server, files, capsys):
     folder = locate(NAME)
     (folder / "vocab.txt").write_bytes(b"damaged")
     server.asked.clear()
@@ -181,7 +181,7 @@ def test_a_token_is_sent_with_every_request(server, monkeypatch):
         ("./someone/roformer-tiny", r"^\./someone/roformer-tiny does not exist\. Give a released"),
     ],
 )
-def test_what_is_no_model_of_the_hub_is_refused(source, message, serve, files, cache):
+def test_missing_models_of_the_hub_are_refused(source, message, serve, files, cache):
     models = {NAME: {"main": files}, "someone/none": {"main": {"readme.txt": b"x"}}}
     server = serve(models)
     server.files["api/models/someone/damaged/revision/main"] = b"<html>"
@@ -197,7 +197,7 @@ def test_a_private_model_needs_a_token(status, server):
         locate(NAME)
 
 
-def test_weights_in_several_files_and_those_of_tensorflow_are_whole(serve, files, unpacked):
+def test_sharded_and_tensorflow_weights_are_downloaded_completely(serve, files, unpacked):
     shards = {f"model-0000{n}-of-00002.safetensors": bytes([n]) for n in (1, 2)}
     index = {"model.safetensors.index.json": json.dumps({"weight_map": {}}).encode()}
     rest = {name: content for name, content in files.items() if name != "model.safetensors"}
@@ -216,14 +216,14 @@ def test_weights_in_several_files_and_those_of_tensorflow_are_whole(serve, files
     assert {*contents(locate("a/tf1"))} == {x for x in needed if not x.endswith(".meta")}
 
 
-def test_a_model_of_modelscope(cache, files, monkeypatch):
+def test_a_model_is_downloaded_from_modelscope(cache, files, monkeypatch):
     old = files | {"vocab.txt": files["vocab.txt"] + "旧\n".encode()}
     with ModelScopeServer({NAME: {"master": files | OTHER_WEIGHTS, "v1": old}}) as server:
         monkeypatch.setenv("MODELSCOPE_ENDPOINT", server.url + "/")
         folder = locate(f"modelscope:{NAME}")
-        wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
-        assert contents(folder) == {name: files[name] for name in wanted}
-        assert sorted(server.downloads()) == sorted(wanted)
+        needed = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
+        assert contents(folder) == {name: files[name] for name in needed}
+        assert sorted(server.downloads()) == sorted(needed)
         assert folder.name == "roformer-tiny"  # used to recognize a GPT
         assert (locate(f"modelscope:{NAME}@v1") / "vocab.txt").read_bytes() == old["vocab.txt"]
 

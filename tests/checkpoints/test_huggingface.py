@@ -15,16 +15,14 @@ from roformer_tf.errors import InputError
 
 
 @pytest.mark.parametrize("name", ["hf_word", "hf_char"])
-def test_what_is_read_from_transformers_is_written_as_transformers_does(
-    name, released, tmp_path, read
-):
+def test_a_model_of_transformers_is_rewritten_identically(name, released, tmp_path, read):
     checkpoint = read(released(name))
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerForMaskedLM")
-    ours, theirs = (load_file(f / "model.safetensors") for f in (tmp_path, released(name)))
-    assert ours.keys() == theirs.keys()
-    for key, array in theirs.items():
-        assert ours[key].dtype == array.dtype
-        np.testing.assert_array_equal(ours[key], array, err_msg=key)
+    rewritten, original = (load_file(f / "model.safetensors") for f in (tmp_path, released(name)))
+    assert rewritten.keys() == original.keys()
+    for key, array in original.items():
+        assert rewritten[key].dtype == array.dtype
+        np.testing.assert_array_equal(rewritten[key], array, err_msg=key)
     with safe_open(tmp_path / "model.safetensors", "numpy") as file:
         assert file.metadata() == {"format": "pt"}  # required by transformers
     config, written = (
@@ -33,8 +31,10 @@ def test_what_is_read_from_transformers_is_written_as_transformers_does(
     )
     arguments = {key: value for key, value in config.items() if value is not None}
     arguments.pop("transformers_version")
-    known = checkpoint.config.to_dict()
-    assert written == {key: known[key] for key in written.keys() - arguments.keys()} | arguments
+    all_values = checkpoint.config.to_dict()
+    assert (
+        written == {key: all_values[key] for key in written.keys() - arguments.keys()} | arguments
+    )
 
 
 def test_the_table_of_positions_follows_the_base(released, tmp_path, read):
@@ -54,7 +54,7 @@ def test_unknown_keys_of_a_config_are_written_back(released, tmp_path, read):
     assert "transformers_version" not in written
 
 
-def test_a_write_that_fails_leaves_what_was_there(released, tmp_path, read):
+def test_a_failed_write_keeps_the_old_files(released, tmp_path, read):
     checkpoint = read(released("hf_char"))
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerModel")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
@@ -73,7 +73,7 @@ def test_a_truncated_file_is_refused(size, unpacked):
 
 
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float64"])
-def test_other_precisions_are_read_as_they_are(dtype, unpacked):
+def test_other_precisions_are_read_unchanged(dtype, unpacked):
     path = unpacked("hf_char") / "model.safetensors"
     cast = {key: array.astype(dtype) for key, array in load_file(path).items()}
     save_file(cast, path)
@@ -83,7 +83,7 @@ def test_other_precisions_are_read_as_they_are(dtype, unpacked):
         assert arrays[key].tobytes() == array.tobytes()
 
 
-def test_a_dtype_that_nobody_knows_is_refused(unpacked):
+def test_an_unknown_dtype_is_refused(unpacked):
     path = unpacked("hf_char") / "model.safetensors"
     save_file({"x": np.zeros(3, ml_dtypes.float8_e4m3fn)}, path)
     with pytest.raises(InputError, match=r"x has the dtype F8_E4M3.*float16, bfloat16, float32"):
@@ -95,13 +95,13 @@ def test_a_dtype_that_nobody_knows_is_refused(unpacked):
 
 def write_shards(folder, files):
     """Split a folder's weights into files, given the tensor names of each."""
-    whole = load_file(folder / "model.safetensors")
+    tensors_before = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     for file, names in files.items():
-        save_file({name: whole[name] for name in names}, folder / file)
+        save_file({name: tensors_before[name] for name in names}, folder / file)
     index = {"weight_map": {name: file for file, names in files.items() for name in names}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return whole
+    return tensors_before
 
 
 def test_shards_are_read_as_one_file(unpacked, read):
@@ -148,21 +148,21 @@ def test_a_pickle_is_not_opened_without_torch(unpacked, read, monkeypatch):
 @pytest.mark.hf
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("zipped", [True, False])
-def test_torch_reads_a_pickle_of_tensors_alone(dtype, zipped, unpacked, read, torch):
+def test_torch_reads_a_pickle_of_tensors(dtype, zipped, unpacked, read, torch):
     folder = unpacked("hf_word")
-    whole = read(folder)
+    expected = read(folder)
     tensors = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     tensors = {key: torch.from_numpy(t).to(getattr(torch, dtype)) for key, t in tensors.items()}
     path = folder / "pytorch_model.bin"
     torch.save(tensors, path, _use_new_zipfile_serialization=zipped)
     checkpoint = read(folder)
-    for name, array in whole.arrays.items():
+    for name, array in expected.arrays.items():
         assert checkpoint.arrays[name].dtype == np.dtype(dtype)
         np.testing.assert_array_equal(checkpoint.arrays[name], array.astype(dtype))
 
 
-class Evil:
+class CreatesFile:
     """An object whose unpickling creates a file."""
 
     def __init__(self, path):
@@ -173,10 +173,10 @@ class Evil:
 
 
 @pytest.mark.hf
-def test_torch_runs_nothing_that_a_pickle_says(unpacked, read, tmp_path, torch):
+def test_torch_runs_no_code_of_a_pickle(unpacked, read, tmp_path, torch):
     folder = unpacked("hf_word")
     (folder / "model.safetensors").unlink()
-    for content in ({"weight": Evil(tmp_path / "evil")}, [1, 2], {"weight": 3}):
+    for content in ({"weight": CreatesFile(tmp_path / "evil")}, [1, 2], {"weight": 3}):
         torch.save(content, folder / "pytorch_model.bin")
         with pytest.raises(InputError, match=r"cannot read .*pytorch_model\.bin"):
             read(folder)
@@ -196,16 +196,16 @@ def test_safetensors_are_preferred_to_a_pickle_in_the_same_folder(unpacked, read
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_weights_are_cast_as_asked_and_kept_otherwise(dtype, released, read, tmp_path):
+def test_weights_are_cast_only_to_a_given_dtype(dtype, released, read, tmp_path):
     checkpoint = read(released("char"))
     write(tmp_path / "cast", checkpoint.config, checkpoint.arrays, "RoFormerModel", dtype)
     cast = read(tmp_path / "cast")
     write(tmp_path / "kept", cast.config, cast.arrays, "RoFormerModel")
-    kept = read(tmp_path / "kept")
+    uncast = read(tmp_path / "kept")
     for name, array in checkpoint.arrays.items():
         assert cast.arrays[name].tobytes() == array.astype(np.dtype(dtype)).tobytes()
-        assert kept.arrays[name].dtype == np.dtype(dtype)
-        assert kept.arrays[name].tobytes() == cast.arrays[name].tobytes()
+        assert uncast.arrays[name].dtype == np.dtype(dtype)
+        assert uncast.arrays[name].tobytes() == cast.arrays[name].tobytes()
     for folder in (tmp_path / "cast", tmp_path / "kept"):
         assert json.loads((folder / "config.json").read_text())["dtype"] == "float32"
         positions = "roformer.encoder.embed_positions.weight"
@@ -213,7 +213,7 @@ def test_weights_are_cast_as_asked_and_kept_otherwise(dtype, released, read, tmp
 
 
 @pytest.mark.parametrize("name", ["v2_char", "char"])
-def test_a_v2_says_what_reads_it(name, released, read, tmp_path):
+def test_a_v2_model_card_warns_about_transformers(name, released, read, tmp_path):
     checkpoint = read(released(name))
     write(tmp_path, checkpoint.config, checkpoint.arrays, "RoFormerForMaskedLM")
     card = tmp_path / "README.md"
@@ -223,12 +223,12 @@ def test_a_v2_says_what_reads_it(name, released, read, tmp_path):
         assert "3 layers of 32, 4 heads, 1,501 tokens" in card.read_text(encoding="utf-8")
         values = json.loads((tmp_path / "config.json").read_text())
         assert (values["norm_type"], values["use_bias"]) == ("rms_norm", False)
-    again = read(tmp_path)
-    assert again.config.replace(unknown={}) == checkpoint.config.replace(unknown={})
-    assert again.arrays.keys() == checkpoint.arrays.keys()
+    reread = read(tmp_path)
+    assert reread.config.replace(unknown={}) == checkpoint.config.replace(unknown={})
+    assert reread.arrays.keys() == checkpoint.arrays.keys()
 
 
-def test_transformers_own_words_for_masks_and_labels_are_written(released, read, tmp_path):
+def test_is_decoder_and_id2label_are_written(released, read, tmp_path):
     checkpoint = read(released("word"))
     for changes, is_decoder, labels in (
         ({}, False, None),

@@ -44,14 +44,14 @@ def model():
     return RoFormerForMaskedLM.from_pretrained(MINI)
 
 
-def test_the_package_ships_all_of_its_files_in_at_most_16_mb_of_float16():
+def test_the_package_includes_its_files_in_at_most_16_mb():
     names = {file.name for file in own().iterdir()}
     needed = {"config.json", "model.safetensors", "vocab.txt", "tokenizer_config.json", "README.md"}
     assert names >= needed
     assert (own() / "model.safetensors").stat().st_size <= 16 << 20
     matrices = [array for array in load_file(own() / "model.safetensors").values() if array.ndim]
-    halves = sum(array.size for array in matrices if array.dtype == np.float16)
-    assert halves > 0.9 * sum(array.size for array in matrices)
+    float16_size = sum(array.size for array in matrices if array.dtype == np.float16)
+    assert float16_size > 0.9 * sum(array.size for array in matrices)
     project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     listed = re.search(r"^roformer_tf = \[(.*?)^\]", project, re.MULTILINE | re.DOTALL)
     patterns = re.findall(r'"([^"]+)"', listed[1])
@@ -65,14 +65,14 @@ def test_the_package_ships_all_of_its_files_in_at_most_16_mb_of_float16():
     assert not ignored.stdout
 
 
-def test_its_name_is_a_source_unless_there_is_a_folder_of_that_name(tmp_path):
+def test_its_name_is_a_source_unless_a_folder_has_it(tmp_path):
     assert locate(MINI) == own()
     assert read_vocabulary(MINI) == RoFormerTokenizer.from_pretrained(MINI).vocabulary
     (tmp_path / MINI).mkdir()
     assert locate(MINI) == Path(MINI)
 
 
-def test_it_is_listed_and_needs_no_download(capsys):
+def test_the_mini_model_is_listed_and_needs_no_download(capsys):
     row = next(line for line in table().splitlines() if MINI in line)
     assert re.search(r"\d × \d+  in this package, 1?\d MB$", row)
     assert "Apache-2.0" in table()
@@ -82,7 +82,7 @@ def test_it_is_listed_and_needs_no_download(capsys):
         locate("chinese_roformer-tf-min")
 
 
-def test_its_weights_are_the_files_in_float32(model):
+def test_weights_are_loaded_in_float32(model):
     stored = load_file(own() / "model.safetensors")
     assert {variable.dtype for variable in model.weights} == {"float32"}
     words = model.encoder.embeddings.word.embeddings
@@ -99,21 +99,23 @@ def test_one_text_and_several_are_filled():
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
-def test_the_engines_give_the_numbers_of_keras(engine, model):
+def test_the_engines_give_the_probabilities_of_keras(engine, model):
     if not installed(engine):
         pytest.skip(f"{engine} is not installed")
     with open_model(MINI, engine, "float32") as opened:
-        fast = MaskedModel.of(opened)
+        graph_model = MaskedModel.of(opened)
     slow = MaskedModel(model, model.tokenizer)
-    for ours, theirs in zip(candidates(slow, TEXTS), candidates(fast, TEXTS), strict=True):
-        for mask, other in zip(ours, theirs, strict=True):
+    for keras_masks, theirs in zip(
+        candidates(slow, TEXTS), candidates(graph_model, TEXTS), strict=True
+    ):
+        for mask, other in zip(keras_masks, theirs, strict=True):
             assert [x.token for x in mask] == [x.token for x in other]
             np.testing.assert_allclose(
                 [x.probability for x in mask], [x.probability for x in other], atol=1e-4
             )
 
 
-def test_finetune_starts_from_it():
+def test_finetune_starts_from_the_mini_model():
     config = FinetuneConfig(train="x.tsv", output="run", precision="float32")
     initial = read_initial_state(config, TASKS["classification"])
     first = load_file(own() / "model.safetensors")["roformer.embeddings.word_embeddings.weight"]
@@ -147,16 +149,16 @@ def test_the_quick_start_runs_as_typed(tmp_path):
 
 
 @pytest.mark.hf
-def test_transformers_gives_our_numbers_with_no_argument(model):
+def test_transformers_gives_our_logits_without_arguments(model):
     import torch
     import transformers
 
     theirs = transformers.AutoModelForMaskedLM.from_pretrained(own()).eval()
     assert {parameter.dtype for parameter in theirs.parameters()} == {torch.float32}
     ids, segments = RoFormerTokenizer.from_pretrained(MINI)(["今天天气很好，可以去公园。"]).values()
-    ours = np.asarray(model({"token_ids": ids, "segment_ids": segments}))
+    our_logits = np.asarray(model({"token_ids": ids, "segment_ids": segments}))
     with torch.no_grad():
         logits = theirs(
             input_ids=torch.tensor(ids).long(), token_type_ids=torch.tensor(segments).long()
         ).logits
-    np.testing.assert_allclose(logits.numpy(), ours, atol=1e-4)
+    np.testing.assert_allclose(logits.numpy(), our_logits, atol=1e-4)

@@ -15,7 +15,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.", "module._orig_mod.", "net.backbon
 
 
 @pytest.fixture
-def rewritten(released, tmp_path):
+def rewrite(released, tmp_path):
     """A function that returns a copy of a checkpoint with its tensors changed by a function."""
 
     def write(name, change):
@@ -39,24 +39,24 @@ def assert_same(first, second):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("name", ["hf_char", "hf_word_seqcls"])
-def test_a_shared_prefix_is_removed_and_reported(name, prefix, released, rewritten, read, caplog):
-    got = read(rewritten(name, with_prefix(prefix)))
+def test_a_shared_prefix_is_removed_and_reported(name, prefix, released, rewrite, read, caplog):
+    got = read(rewrite(name, with_prefix(prefix)))
     assert_same(got.arrays, read(released(name)).arrays)
     assert f"{prefix!r} is removed" in caplog.text
 
 
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_a_model_without_a_head_may_lack_the_first_word_too(prefix, released, rewritten, read):
-    def bare(tensors):
+def test_a_model_without_a_head_may_lack_the_name_roformer(prefix, released, rewrite, read):
+    def headless(tensors):
         return {
             prefix + name.removeprefix("roformer."): x
             for name, x in tensors.items()
             if name.startswith("roformer.")
         }
 
-    got = read(rewritten("hf_char", bare)).arrays
-    whole = read(released("hf_char")).arrays
-    assert_same(got, {name: x for name, x in whole.items() if name.startswith("encoder/")})
+    got = read(rewrite("hf_char", headless)).arrays
+    expected = read(released("hf_char")).arrays
+    assert_same(got, {name: x for name, x in expected.items() if name.startswith("encoder/")})
 
 
 def two_copies(first, second):
@@ -73,11 +73,11 @@ def two_copies(first, second):
     ("first", "second"),
     [("", "ema."), ("model.", "ema."), ("model.", "model_ema.module."), ("model.", "model.ema.")],
 )
-def test_of_two_copies_one_has_to_be_chosen(first, second, released, rewritten, read):
-    folder = rewritten("hf_char", two_copies(first, second))
-    with pytest.raises(InputError, match=r"2 times, .*--prefix") as caught:
+def test_two_copies_require_a_choice(first, second, released, rewrite, read):
+    folder = rewrite("hf_char", two_copies(first, second))
+    with pytest.raises(InputError, match=r"2 times, .*--prefix") as error:
         read(folder)
-    assert all(repr(prefix) in str(caught.value) for prefix in (first, second))
+    assert all(repr(prefix) in str(error.value) for prefix in (first, second))
     want = read(released("hf_char")).arrays
     assert_same(read(folder, prefix=first).arrays, want)
     assert_same(read(folder, prefix=second).arrays, {name: x * 0 for name, x in want.items()})
@@ -85,8 +85,8 @@ def test_of_two_copies_one_has_to_be_chosen(first, second, released, rewritten, 
         read(folder, prefix="x.")
 
 
-def test_classes_and_commands_take_the_choice(released, rewritten, tmp_path, capsys):
-    folder = rewritten("hf_char", two_copies("model.", "ema."))
+def test_classes_and_commands_accept_a_prefix(released, rewrite, tmp_path, capsys):
+    folder = rewrite("hf_char", two_copies("model.", "ema."))
     model = RoFormerEncoder.from_pretrained(folder, prefix="model.")
     assert np.asarray(model.embeddings.word.embeddings).any()
     command = ["checkpoints", "convert", str(folder), str(tmp_path / "out"), "--to", "own"]
@@ -97,25 +97,25 @@ def test_classes_and_commands_take_the_choice(released, rewritten, tmp_path, cap
     assert main(["checkpoints", "inspect", str(folder), "--prefix", "ema."]) == 0
 
 
-def test_tensors_without_the_prefix_are_reported_by_name(rewritten, read):
+def test_tensors_without_the_prefix_are_reported_by_name(rewrite, read):
     def change(tensors):
         return with_prefix("model.")(tensors) | {"criterion.weight": np.zeros(3, np.float32)}
 
     with pytest.raises(InputError, match=r"1 tensors that no RoFormer .*: criterion\.weight\."):
-        read(rewritten("hf_char", change))
+        read(rewrite("hf_char", change))
 
 
-def test_two_names_that_become_one_are_refused(rewritten, read):
+def test_colliding_names_are_refused(rewrite, read):
     def change(tensors):
-        again = {"cls.predictions.bias": tensors["cls.predictions.bias"] + 1}
-        return with_prefix("model.")(tensors) | again
+        duplicate = {"cls.predictions.bias": tensors["cls.predictions.bias"] + 1}
+        return with_prefix("model.")(tensors) | duplicate
 
     with pytest.raises(InputError, match=r"both would be cls\.predictions\.bias"):
-        read(rewritten("hf_char", change))
+        read(rewrite("hf_char", change))
 
 
 @pytest.fixture
-def rewritten_tf1(unpacked):
+def rewrite_tf1(unpacked):
     """A function that returns a released TF1 checkpoint with its tensors changed by a function."""
     tf = pytest.importorskip("tensorflow")
 
@@ -123,8 +123,8 @@ def rewritten_tf1(unpacked):
         folder = unpacked("char")
         prefix = str(folder / "bert_model.ckpt")
         reader = tf.train.load_checkpoint(prefix)
-        held = {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
-        tensors = change(held)
+        shapes = reader.get_variable_to_shape_map()
+        tensors = change({name: reader.get_tensor(name) for name in shapes})
         names = list(tensors)
         tf.raw_ops.SaveV2(
             prefix=prefix,
@@ -137,21 +137,23 @@ def rewritten_tf1(unpacked):
     return write
 
 
-TF1 = {
+TF1_VARIANTS = {
     "without bert/": lambda tensors: {k.removeprefix("bert/"): x for k, x in tensors.items()},
     "with model/": with_prefix("model/"),
     "both": lambda tensors: {f"model/{k.removeprefix('bert/')}": x for k, x in tensors.items()},
 }
 
 
-@pytest.mark.parametrize("how", TF1)
-def test_a_released_checkpoint_may_have_other_names(how, released, rewritten_tf1, read):
-    assert_same(read(rewritten_tf1(TF1[how])).arrays, read(released("char")).arrays)
+@pytest.mark.parametrize("variant", TF1_VARIANTS)
+def test_a_released_checkpoint_may_have_other_names(variant, released, rewrite_tf1, read):
+    assert_same(read(rewrite_tf1(TF1_VARIANTS[variant])).arrays, read(released("char")).arrays)
 
 
-def test_moving_averages_of_tensorflow_are_copies(released, rewritten_tf1, read):
-    folder = rewritten_tf1(
-        lambda held: held | {f"{k}/ExponentialMovingAverage": x * 0 for k, x in held.items()}
+def test_moving_averages_of_tensorflow_are_copies(released, rewrite_tf1, read):
+    folder = rewrite_tf1(
+        lambda tensors: (
+            tensors | {f"{k}/ExponentialMovingAverage": x * 0 for k, x in tensors.items()}
+        )
     )
     with pytest.raises(InputError, match=r"2 times, .*'ExponentialMovingAverage/'"):
         read(folder)
@@ -160,8 +162,8 @@ def test_moving_averages_of_tensorflow_are_copies(released, rewritten_tf1, read)
     assert not any(array.any() for array in zeros.values())
 
 
-def test_a_source_that_is_read_twice_reports_it_once(rewritten, caplog):
-    with OpenedSource(rewritten("hf_char", with_prefix("module."))) as source:
+def test_a_removed_prefix_is_reported_once(rewrite, caplog):
+    with OpenedSource(rewrite("hf_char", with_prefix("module."))) as source:
         source.checkpoint()
         source.checkpoint()
     assert caplog.text.count("is removed") == 1

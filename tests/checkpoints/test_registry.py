@@ -31,7 +31,7 @@ def empty_cache(tmp_path, monkeypatch):
     return tmp_path / "cache"
 
 
-def test_every_released_size_of_every_family_is_there_once():
+def test_every_released_model_is_listed_once():
     actual = [(release.family, release.size) for release in releases()]
     assert sorted(actual) == sorted((f, s) for f, sizes in RELEASED.items() for s in sizes.split())
 
@@ -43,7 +43,7 @@ def test_names_and_aliases_are_unique():
 
 
 @pytest.mark.parametrize("release", releases(), ids=lambda release: release.name)
-def test_an_entry_agrees_with_itself(release):
+def test_entries_are_consistent(release):
     layers, hidden, heads = SIZES[release.size]
     family = "" if release.family == "word" else f"-{release.family}"
     assert release.name == f"chinese_roformer{family}_L-{layers}_H-{hidden}_A-{heads}"
@@ -67,12 +67,12 @@ def test_an_entry_agrees_with_itself(release):
         assert release.huggingface.endswith(f"_{release.size}")
 
 
-def test_no_two_releases_share_a_place():
-    for places in (
+def test_addresses_are_unique():
+    for addresses in (
         {release.url for release in releases()},
         {release.baidu_url for release in releases()},
     ):
-        assert len(places) == len(releases())
+        assert len(addresses) == len(releases())
 
 
 def test_an_alias_finds_its_release():
@@ -82,7 +82,7 @@ def test_an_alias_finds_its_release():
     assert find("chinese_roformer") is None
 
 
-def test_the_table_for_readers_names_every_release():
+def test_the_documentation_lists_every_release():
     table = (ROOT / "checkpoints" / "README.md").read_text(encoding="utf-8")
     for release in releases():
         (row,) = [line for line in table.splitlines() if f"`{release.name}`" in line]
@@ -124,26 +124,26 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
     ],
 )
 def test_anything_else_is_refused_with_a_hint(source, message, empty_cache):
-    for ask in (locate, registry.download):
+    for resolve in (locate, registry.download):
         with pytest.raises(InputError, match=message):
-            ask(source)
+            resolve(source)
 
 
 @pytest.mark.parametrize("source", ["长" * 300, "a/" * 3000])
 @pytest.mark.parametrize("read", [locate, RoFormerTokenizer.from_pretrained, read_vocabulary])
-def test_a_name_that_no_file_can_have_is_refused(read, source, empty_cache):
+def test_an_impossible_file_name_is_refused(read, source, empty_cache):
     with pytest.raises(
         InputError, match=r"does not exist\. Give|cannot .*: File name too long\. Give"
     ):
         read(source)
 
 
-def test_what_is_near_to_no_name_gets_no_guess(empty_cache):
+def test_unrelated_names_get_no_suggestion(empty_cache):
     with pytest.raises(InputError, match=r"`roformer-tf checkpoints list` shows\.$"):
         locate("xyz")
 
 
-def test_the_cache_is_the_users_own_unless_another_is_given(monkeypatch, tmp_path):
+def test_the_cache_folder_can_be_set(monkeypatch, tmp_path):
     monkeypatch.setenv("ROFORMER_TF_CACHE", "~/somewhere")
     assert registry.folder() == Path.home() / "somewhere"
     monkeypatch.delenv("ROFORMER_TF_CACHE")

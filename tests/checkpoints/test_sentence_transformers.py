@@ -39,7 +39,7 @@ def folder(released, tmp_path_factory):
     return make
 
 
-def by_its_modules(folder, texts):
+def reference_vectors(folder, texts):
     """Return vectors of the modules, computed with NumPy in float64 from our hidden states."""
     encoder = RoFormerEncoder.from_pretrained(folder)
     limits = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
@@ -71,11 +71,11 @@ def by_its_modules(folder, texts):
 
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
-def test_the_modules_say_what_we_compute(pooling, folder):
+def test_modules_give_our_vectors(pooling, folder):
     actual = folder(pooling)
     embedder = VectorSettings().open(actual)
     assert embedder.config == EmbeddingConfig(pooling, 16)
-    got, want = embedder.embed(TEXTS), by_its_modules(actual, TEXTS)
+    got, want = embedder.embed(TEXTS), reference_vectors(actual, TEXTS)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert np.abs(want[0] - want[4]).max() > 1e-3
 
@@ -89,13 +89,13 @@ def test_modules_of_an_earlier_pooling_are_removed(folder):
     assert len(json.loads((actual / MODULES).read_text("utf-8"))) == 3
 
 
-def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, tmp_path):
-    for name, has in (("sim_char_ft", True), ("char", False)):
+def test_only_converted_sim_models_have_modules(released, tmp_path):
+    for name, expected in (("sim_char_ft", True), ("char", False)):
         target = tmp_path / name
         assert (
             main(["checkpoints", "convert", str(released(name)), str(target), "--to", "own"]) == 0
         )
-        assert (target / MODULES).exists() is has
+        assert (target / MODULES).exists() is expected
     np.testing.assert_array_equal(
         VectorSettings().open(tmp_path / "sim_char_ft").embed(TEXTS),
         VectorSettings().open(released("sim_char_ft")).embed(TEXTS),
@@ -103,7 +103,7 @@ def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, t
 
 
 @pytest.mark.parametrize("key", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
-def test_the_pooling_of_a_model_of_sentence_transformers_is_read(key, released, tmp_path):
+def test_the_pooling_of_sentence_transformers_is_read(key, released, tmp_path):
     theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
     (theirs / "1_Pooling").mkdir()
     (theirs / "1_Pooling/config.json").write_text(json.dumps(key), "utf-8")
@@ -114,7 +114,7 @@ def test_the_pooling_of_a_model_of_sentence_transformers_is_read(key, released, 
         assert VectorSettings().open(folder).config == EmbeddingConfig("cls", 16)
 
 
-def test_none_are_written_for_what_transformers_would_misread(released, tmp_path):
+def test_no_modules_are_written_for_v2(released, tmp_path):
     target = tmp_path / "v2"
     main(["checkpoints", "convert", str(released("v2_char")), str(target), "--to", "own"])
     EmbeddingConfig("mean", 16).save(target)

@@ -47,9 +47,7 @@ def test_a_zip_and_its_unpacked_folder_are_the_same_checkpoint(name, released, u
 
 
 @pytest.mark.parametrize(("zipped", "folder"), [("word", "hf_word"), ("char", "hf_char")])
-def test_a_zip_and_the_folder_converted_from_it_hold_the_same_weights(
-    zipped, folder, released, read
-):
+def test_a_zip_and_its_converted_folder_have_the_same_weights(zipped, folder, released, read):
     first, second = read(released(zipped)).arrays, read(released(folder)).arrays
     assert first.keys() == second.keys()
     assert all((first[name] == second[name]).all() for name in first)
@@ -67,10 +65,10 @@ def test_files_at_the_top_of_a_zip_and_unrelated_files_are_accepted(unpacked, tm
 
 def test_only_the_index_and_data_files_are_needed(unpacked, read):
     folder = unpacked("char")
-    whole = read(folder)
+    expected = read(folder)
     for name in ("checkpoint", "bert_model.ckpt.meta", "vocab.txt"):
         (folder / name).unlink()
-    assert equal(read(folder), whole)
+    assert equal(read(folder), expected)
 
 
 def test_optimizer_slots_are_excluded_and_other_heads_are_kept(released, recorded, read):
@@ -93,7 +91,7 @@ def test_optimizer_slots_are_excluded_and_other_heads_are_kept(released, recorde
     )
 
 
-def test_what_is_left_aside_by_its_name_is_listed(released, read):
+def test_ignored_tensors_are_listed(released, read):
     assert read(released("word")).ignored == ()
     assert read(released("hf_word")).ignored == ("roformer.encoder.embed_positions.weight",)
     ignored = read(released("word_adam")).ignored
@@ -116,26 +114,26 @@ def test_shapes_and_dtypes_are_known_without_reading(name, released):
             arrays["encoder/embeddings/norm/delta"]
 
 
-def test_an_array_is_read_when_asked_for_and_not_kept(released, monkeypatch):
-    asked = []
-    genuine = tf1.read_tensors
+def test_an_array_is_read_at_each_access(released, monkeypatch):
+    reads = []
+    original = tf1.read_tensors
 
-    def watched(prefix):
-        tensors = genuine(prefix)
-        read = lambda name: asked.append(name) or tensors[name]  # noqa: E731
+    def recording_read(prefix):
+        tensors = original(prefix)
+        read = lambda name: reads.append(name) or tensors[name]  # noqa: E731
         return LazyArrays(tensors.shapes, tensors.dtypes, read)
 
-    monkeypatch.setattr(tf1, "read_tensors", watched)
+    monkeypatch.setattr(tf1, "read_tensors", recording_read)
     with OpenedSource(released("word")) as source:
         arrays = source.checkpoint().arrays
         assert "mlm/bias" in arrays
-        assert asked == []
+        assert reads == []
         arrays["mlm/bias"][:] = 7
         assert not (arrays["mlm/bias"] == 7).any()
-        assert asked == ["cls/predictions/output_bias"] * 2
+        assert reads == ["cls/predictions/output_bias"] * 2
 
 
-def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_path, monkeypatch):
+def test_a_zip_is_unpacked_once_when_weights_are_needed(released, tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     with OpenedSource(released("word")) as source:
         assert source.read("vocab.txt").startswith(b"[PAD]\n")
@@ -148,17 +146,17 @@ def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_pat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_nobody_else_locates_or_unzips_a_source():
-    theirs = {"checkpoints", "readers"}  # readers unzip spreadsheets, but no checkpoints
-    rest = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in theirs]
-    assert len(rest) > 100
+def test_only_checkpoints_locates_and_unzips_sources():
+    own_folders = {"checkpoints", "readers"}  # readers unzip spreadsheets, but no checkpoints
+    other_files = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in own_folders]
+    assert len(other_files) > 100
     actual = re.compile(
         r"\bzipfile\.(ZipFile|Path|is_zipfile)|archives import .*\bFiles\b|\blocate\b"
     )
-    assert [path for path in rest if actual.search(path.read_text(encoding="utf-8"))] == []
+    assert [path for path in other_files if actual.search(path.read_text(encoding="utf-8"))] == []
 
 
-def test_a_source_keeps_the_name_that_it_was_given(released, tmp_path, monkeypatch):
+def test_a_source_keeps_its_given_name(released, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "checkpoints").mkdir()
     name = "chinese_roformer_L-12_H-768_A-12"
@@ -169,7 +167,7 @@ def test_a_source_keeps_the_name_that_it_was_given(released, tmp_path, monkeypat
         assert (source.name, source.path, source.folder) == (str(tmp_path), tmp_path, tmp_path)
 
 
-def test_a_damaged_tensor_is_named_and_harms_no_other(unpacked):
+def test_a_damaged_tensor_is_named_and_others_are_readable(unpacked):
     folder = unpacked("word")
     path = folder / "bert_model.ckpt.data-00000-of-00001"
     content = bytearray(path.read_bytes())
@@ -184,7 +182,7 @@ def test_a_damaged_tensor_is_named_and_harms_no_other(unpacked):
 
 
 @pytest.mark.parametrize("name", ["v2_char", "hf_v2_char"])
-def test_a_v2_is_known_by_its_tensors(name, unpacked, read):
+def test_a_v2_is_inferred_from_its_tensors(name, unpacked, read):
     folder = unpacked(name)
     change_config(folder, norm_type=None, use_bias=None)
     config = read(folder).config
@@ -193,7 +191,7 @@ def test_a_v2_is_known_by_its_tensors(name, unpacked, read):
 
 def test_a_second_copy_of_the_tied_decoder_is_ignored(unpacked, read):
     folder = unpacked("hf_word")
-    whole = read(folder)
+    expected = read(folder)
     tensors = load_file(folder / "model.safetensors")
     words = tensors["roformer.embeddings.word_embeddings.weight"]
     copies = {
@@ -201,7 +199,7 @@ def test_a_second_copy_of_the_tied_decoder_is_ignored(unpacked, read):
         "cls.predictions.decoder.bias": tensors["cls.predictions.bias"].copy(),
     }
     change_tensors(folder, copies)
-    assert equal(read(folder), whole)
+    assert equal(read(folder), expected)
     change_tensors(folder, {"cls.predictions.decoder.weight": words + 1})
     with pytest.raises(InputError, match=r"separate decoder.*tied weights"):
         read(folder)
@@ -228,7 +226,7 @@ def test_a_folder_without_a_checkpoint_is_refused_with_the_expected_files(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["word", "hf_word"])
-def test_a_folder_with_a_config_alone_holds_no_checkpoint(name, unpacked, read):
+def test_a_folder_with_only_a_config_is_not_a_checkpoint(name, unpacked, read):
     folder = unpacked(name)
     for path in folder.iterdir():
         if not path.name.endswith("config.json"):
@@ -288,40 +286,40 @@ def test_a_zip_with_a_changed_byte_is_refused_or_reads_the_same(seed, released, 
 def test_a_config_that_contradicts_the_tensors_is_refused(name, changes, message, unpacked, read):
     folder = unpacked(name)
     change_config(folder, **changes)
-    with pytest.raises(InputError, match=message) as caught:
+    with pytest.raises(InputError, match=message) as error:
         read(folder)
-    assert str(folder) in str(caught.value)
+    assert str(folder) in str(error.value)
 
 
 @pytest.mark.parametrize("last", [None, 99_999])
-def test_more_layers_than_tensors_are_refused_before_any_is_described(last, unpacked, read):
+def test_more_layers_than_tensors_are_refused_quickly(last, unpacked, read):
     """Too many layers are refused before their names are listed.
 
     Listing the tensors of 100,000 layers takes minutes.
     """
     folder = unpacked("hf_word")
-    kept = ["roformer.embeddings.word_embeddings.weight"]
+    names = ["roformer.embeddings.word_embeddings.weight"]
     tensors = load_file(folder / "model.safetensors")
-    held = {name: tensors[name] for name in kept}
+    tensors_left = {name: tensors[name] for name in names}
     if last is not None:
-        held[f"roformer.encoder.layer.{last}.output.dense.bias"] = np.zeros(32, "float32")
-    save_file(held, folder / "model.safetensors")
+        tensors_left[f"roformer.encoder.layer.{last}.output.dense.bias"] = np.zeros(32, "float32")
+    save_file(tensors_left, folder / "model.safetensors")
     change_config(folder, num_hidden_layers=100_000)
     with pytest.raises(InputError, match=r"num_hidden_layers 100,000, but .* \d tensors\."):
         read(folder)
 
 
-def test_foreign_tensors_are_refused_by_name_or_left_aside(unpacked, read, caplog):
+def test_foreign_tensors_are_refused_or_ignored(unpacked, read, caplog):
     folder = unpacked("hf_word")
-    whole = read(folder)
+    expected = read(folder)
     change_tensors(folder, {f"strange.{i}.weight": np.zeros(3, "float32") for i in range(12)})
     with pytest.raises(InputError, match=r"12 tensors that no .*strange\.7\.weight and 2 more"):
         read(folder)
     assert not caplog.records
     checkpoint = read(folder, ignore_unknown=True)
-    assert equal(checkpoint, whole)
+    assert equal(checkpoint, expected)
     assert all(f"strange.{i}.weight" in caplog.text for i in range(12))
-    assert len(set(checkpoint.ignored) - set(whole.ignored)) == 12
+    assert len(set(checkpoint.ignored) - set(expected.ignored)) == 12
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors.index.json"])
@@ -335,26 +333,26 @@ def test_json_nested_without_end_is_refused(name, unpacked, read):
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1, 2]", "null", '{"vocab_size": 3'])
-def test_a_config_that_is_no_json_object_is_refused(content, unpacked, read):
+def test_a_config_that_is_not_a_json_object_is_refused(content, unpacked, read):
     folder = unpacked("char")
     (folder / "bert_config.json").write_text(content)
     with pytest.raises(InputError, match=r"bert_config\.json (is not valid|contains no) JSON"):
         read(folder)
 
 
-def test_an_error_about_a_zip_names_the_zip_and_not_where_it_was_unpacked(unpacked, tmp_path, read):
+def test_an_error_names_the_zip_instead_of_the_unpacked_folder(unpacked, tmp_path, read):
     folder = unpacked("char")
     change_config(folder, vocab_size=1502)
     with zipfile.ZipFile(tmp_path / "wrong.zip", "w") as archive:
         for path in folder.iterdir():
             archive.write(path, path.name)
-    with pytest.raises(InputError, match=r"has the shape \(1501, 32\)") as caught:
+    with pytest.raises(InputError, match=r"has the shape \(1501, 32\)") as error:
         read(tmp_path / "wrong.zip")
-    assert str(caught.value).startswith(f"{tmp_path / 'wrong.zip'}: ")
+    assert str(error.value).startswith(f"{tmp_path / 'wrong.zip'}: ")
     (folder / "bert_config.json").write_text("{}")
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         for path in folder.iterdir():
             archive.write(path, path.name)
-    with pytest.raises(InputError, match="lacks 'vocab_size'") as caught:
+    with pytest.raises(InputError, match="lacks 'vocab_size'") as error:
         read(tmp_path / "empty.zip")
-    assert str(caught.value).startswith(f"{tmp_path / 'empty.zip'}/bert_config.json lacks")
+    assert str(error.value).startswith(f"{tmp_path / 'empty.zip'}/bert_config.json lacks")

@@ -28,7 +28,7 @@ def read_all(prefix):
     return dict(read_tensors(prefix))
 
 
-def test_every_tensor_is_read_under_its_name(unpacked):
+def test_every_tensor_is_read_by_name(unpacked):
     arrays = read_tensors(unpacked("word_adam") / "bert_model.ckpt")
     assert len(arrays) == 136
     assert arrays.shapes["bert/embeddings/word_embeddings"] == (2003, 32)
@@ -39,11 +39,11 @@ def test_every_tensor_is_read_under_its_name(unpacked):
 
 
 @pytest.mark.parametrize("file", [INDEX, DATA])
-@pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.9, 0.9999])
-def test_a_truncated_file_is_refused(file, share, unpacked):
+@pytest.mark.parametrize("fraction", [0.0, 0.01, 0.5, 0.9, 0.9999])
+def test_a_truncated_file_is_refused(file, fraction, unpacked):
     path = unpacked("word") / file
     content = path.read_bytes()
-    path.write_bytes(content[: int(share * len(content))])
+    path.write_bytes(content[: int(fraction * len(content))])
     with pytest.raises(InputError, match=r"cannot read .* of the TF1 checkpoint.*them again"):
         read_all(path.with_name("bert_model.ckpt"))
 
@@ -56,19 +56,19 @@ def test_a_missing_file_is_refused(file, unpacked):
         read_all(path.with_name("bert_model.ckpt"))
 
 
-def test_a_changed_byte_is_noticed_wherever_it_is(unpacked):
+def test_a_changed_byte_is_detected(unpacked):
     path = unpacked("word") / DATA
     content = path.read_bytes()
-    for place in np.linspace(0, len(content) - 1, 50).astype(int):
+    for position in np.linspace(0, len(content) - 1, 50).astype(int):
         changed = bytearray(content)
-        changed[place] ^= 1
+        changed[position] ^= 1
         path.write_bytes(changed)
         with pytest.raises(InputError, match=r"the tensor \S+/\S+ of .*Checksum does not match"):
             read_all(path.with_name("bert_model.ckpt"))
 
 
 @pytest.mark.parametrize("name", ["a[1]b", "back\\slash"])
-def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(name, released, unpacked, read):
+def test_a_path_that_is_a_pattern_for_tensorflow_is_refused(name, released, unpacked, read):
     folder = unpacked("word")
     folder = folder.rename(folder.with_name(name))
     with pytest.raises(InputError, match="Rename the folder"):
@@ -84,7 +84,7 @@ def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(name, released, u
 
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("target", ["again_L-2.zip", "again.v2"])
-def test_what_is_read_is_written_bit_for_bit(name, target, released, read, tmp_path):
+def test_rewritten_tensors_are_identical(name, target, released, read, tmp_path):
     checkpoint = read(released(name))
     write(tmp_path / target, checkpoint.config, checkpoint.arrays, b"[PAD]\n")
     with Files(released(name)) as old, Files(tmp_path / target) as new:
@@ -107,7 +107,7 @@ def test_what_is_read_is_written_bit_for_bit(name, target, released, read, tmp_p
     assert read(tmp_path / target).config == checkpoint.config
 
 
-def test_a_zip_holds_a_folder_of_its_name(released, read, tmp_path):
+def test_a_zip_contains_a_folder_of_its_name(released, read, tmp_path):
     checkpoint = read(released("char"))
     write(tmp_path / "new_L-3.zip", checkpoint.config, checkpoint.arrays)
     with zipfile.ZipFile(tmp_path / "new_L-3.zip") as archive:
@@ -115,7 +115,7 @@ def test_a_zip_holds_a_folder_of_its_name(released, read, tmp_path):
         assert archive.namelist() == [f"new_L-3/{name}" for name in names]
 
 
-def test_hugging_faces_keys_and_order_are_not_written(released, read, tmp_path):
+def test_keys_and_order_of_hugging_face_are_not_written(released, read, tmp_path):
     checkpoint = read(released("hf_word"), rotary_style="half")
     write(tmp_path / "x", checkpoint.config, checkpoint.arrays)
     values = json.loads((tmp_path / "x" / "bert_config.json").read_text())
@@ -128,20 +128,20 @@ def test_hugging_faces_keys_and_order_are_not_written(released, read, tmp_path):
 
 
 @pytest.mark.parametrize("dtype", [ml_dtypes.bfloat16, np.float16, np.float32])
-def test_weights_are_cast_as_asked_and_kept_otherwise(dtype, released, read, tmp_path):
+def test_weights_are_cast_only_to_a_given_dtype(dtype, released, read, tmp_path):
     checkpoint = read(released("char"))
     write(tmp_path / "cast.zip", checkpoint.config, checkpoint.arrays, dtype=np.dtype(dtype).name)
     cast = read(tmp_path / "cast.zip")
     write(tmp_path / "kept", cast.config, cast.arrays)
-    kept = read(tmp_path / "kept")
+    uncast = read(tmp_path / "kept")
     for name, array in checkpoint.arrays.items():
-        assert kept.arrays[name].dtype == cast.arrays[name].dtype == dtype
+        assert uncast.arrays[name].dtype == cast.arrays[name].dtype == dtype
         assert cast.arrays[name].tobytes() == array.astype(dtype).tobytes()
-        assert kept.arrays[name].tobytes() == cast.arrays[name].tobytes()
+        assert uncast.arrays[name].tobytes() == cast.arrays[name].tobytes()
 
 
 @pytest.mark.parametrize("target", ["x.zip", "x"])
-def test_a_write_that_fails_leaves_what_was_there(target, released, read, tmp_path):
+def test_a_failed_write_keeps_the_old_files(target, released, read, tmp_path):
     checkpoint = read(released("char"))
     write(tmp_path / target, checkpoint.config, checkpoint.arrays)
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
@@ -156,7 +156,7 @@ def test_a_write_that_fails_leaves_what_was_there(target, released, read, tmp_pa
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
-def test_bert4keras_reads_what_was_written_in_every_dtype(released, recorded, read, tmp_path):
+def test_bert4keras_reads_our_files_in_every_dtype(released, recorded, read, tmp_path):
     cases = [("word", None), ("word", "float16"), ("v2_char", None), ("v2_char", "bfloat16")]
     jobs = []
     for name, dtype in cases:
@@ -180,11 +180,13 @@ def test_bert4keras_reads_what_was_written_in_every_dtype(released, recorded, re
     )
     assert run.returncode == 0, run.stderr
     for (name, dtype), job in zip(cases, jobs, strict=True):
-        values, theirs = recorded(name), np.load(job["output"])
+        values, bert4keras_logits = recorded(name), np.load(job["output"])
         batch = {key: values[key] for key in ("token_ids", "segment_ids")}
         ours = RoFormerForMaskedLM.from_pretrained(job["folder"])(batch)
-        ours, real = keras.ops.convert_to_numpy(ours), values["attended"]
-        np.testing.assert_allclose(ours[real], theirs[real], atol=2e-5, rtol=0)
+        ours, attended = keras.ops.convert_to_numpy(ours), values["attended"]
+        np.testing.assert_allclose(ours[attended], bert4keras_logits[attended], atol=2e-5, rtol=0)
         if dtype is None:
-            at = tuple(values["mlm_at"].T)
-            np.testing.assert_allclose(theirs[at], values["mlm_logits"], atol=2e-5, rtol=0)
+            masked = tuple(values["mlm_at"].T)
+            np.testing.assert_allclose(
+                bert4keras_logits[masked], values["mlm_logits"], atol=2e-5, rtol=0
+            )

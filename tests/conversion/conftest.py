@@ -19,7 +19,7 @@ def converted(released, tmp_path_factory):
     """
 
     @cache
-    def walk(family):
+    def convert_family(family):
         folder = tmp_path_factory.mktemp(family)
         start = released(family)
         paths = {
@@ -32,7 +32,7 @@ def converted(released, tmp_path_factory):
             convert(ConvertConfig(source=str(source), target=target, output=OutputConfig(to=to)))
         return paths
 
-    return walk
+    return convert_family
 
 
 @pytest.fixture(scope="session")

@@ -20,7 +20,7 @@ TABLE = "roformer.encoder.embed_positions.weight"
 
 
 @pytest.fixture
-def own(released, tmp_path):
+def own_folder(released, tmp_path):
     """A function that converts a family to a folder, and adds noise to its weights.
 
     noise is the standard deviation relative to that of each tensor.
@@ -33,12 +33,12 @@ def own(released, tmp_path):
         if noise:
             rng = np.random.default_rng(len(name))
             tensors = load_file(folder / WEIGHTS)
-            moved = {
+            perturbed = {
                 key: (t + rng.normal(0, noise * t.std(), t.shape)).astype(t.dtype)
                 for key, t in tensors.items()
                 if key != TABLE
             }
-            save_file({TABLE: tensors[TABLE]} | moved, folder / WEIGHTS, {"format": "pt"})
+            save_file({TABLE: tensors[TABLE]} | perturbed, folder / WEIGHTS, {"format": "pt"})
         return folder
 
     return make
@@ -60,20 +60,20 @@ def edit(path, **changes):
     ("family", "dtype"),
     [("sim_char", None), ("word_project", "float16"), ("char", "bfloat16")],
 )
-def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp_path):
+def test_each_weight_is_the_mean_in_the_first_models_dtype(family, dtype, own_folder, tmp_path):
     noises = {"a": 0, "bb": 0.1, "ccc": 0.3}
-    folders = [own(family, name, noise, dtype) for name, noise in noises.items()]
+    folders = [own_folder(family, name, noise, dtype) for name, noise in noises.items()]
     actual = run(*folders, output=tmp_path / "mean")
-    of_each = [load_file(folder / WEIGHTS) for folder in folders]
-    assert actual.keys() == of_each[0].keys()
+    tensors_of_each = [load_file(folder / WEIGHTS) for folder in folders]
+    assert actual.keys() == tensors_of_each[0].keys()
     for name, tensor in actual.items():
-        want = np.mean([t[name].astype(np.float64) for t in of_each], axis=0)
-        assert tensor.dtype == of_each[0][name].dtype
+        want = np.mean([t[name].astype(np.float64) for t in tensors_of_each], axis=0)
+        assert tensor.dtype == tensors_of_each[0][name].dtype
         np.testing.assert_array_equal(tensor, want.astype(tensor.dtype), name)
 
 
-def test_one_that_is_given_twice_counts_twice(own, tmp_path):
-    first, second = own("char", "a"), own("char", "bb", 0.2)
+def test_a_model_given_twice_counts_twice(own_folder, tmp_path):
+    first, second = own_folder("char", "a"), own_folder("char", "bb", 0.2)
     actual = run(first, second, first, output=tmp_path / "mean")
     a, b = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
     for name, tensor in actual.items():
@@ -81,10 +81,10 @@ def test_one_that_is_given_twice_counts_twice(own, tmp_path):
         np.testing.assert_allclose(tensor, want, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
-def test_layouts_may_differ(own, released, tmp_path):
-    moved = own("word", "moved", 0.2)
-    actual = run(released("word"), moved, output=tmp_path / "mean")
-    first, second = load_file(own("word", "plain") / WEIGHTS), load_file(moved / WEIGHTS)
+def test_layouts_may_differ(own_folder, released, tmp_path):
+    perturbed = own_folder("word", "moved", 0.2)
+    actual = run(released("word"), perturbed, output=tmp_path / "mean")
+    first, second = load_file(own_folder("word", "plain") / WEIGHTS), load_file(perturbed / WEIGHTS)
     for name, tensor in actual.items():
         want = (first[name].astype(np.float64) + second[name]) / 2
         np.testing.assert_array_equal(tensor, want.astype("f4"), name)
@@ -93,7 +93,7 @@ def test_layouts_may_differ(own, released, tmp_path):
 # Files copied with the mean
 
 
-def test_it_answers_as_the_task_of_all(tmp_path):
+def test_the_mean_keeps_the_task(tmp_path):
     task = {"t": Classification(labels=("坏", "好"), max_length=16)}
     first = save_random_models(task, tmp_path / "a")["t"]
     second = shutil.copytree(first, tmp_path / "b")
@@ -108,8 +108,8 @@ def test_it_answers_as_the_task_of_all(tmp_path):
     assert actual == pytest.approx(want, abs=1e-6)
 
 
-def test_it_gives_vectors_as_they_do_and_to_sentence_transformers(own, tmp_path):
-    folders = own("sim_char", "a"), own("sim_char", "bb", 0.3)
+def test_the_mean_of_embedding_models_keeps_their_files(own_folder, tmp_path):
+    folders = own_folder("sim_char", "a"), own_folder("sim_char", "bb", 0.3)
     actual = run(*folders, output=tmp_path / "mean")
     for name in ("embedding.json", "modules.json"):
         assert (tmp_path / "mean" / name).read_bytes() == (folders[0] / name).read_bytes()
@@ -117,7 +117,7 @@ def test_it_gives_vectors_as_they_do_and_to_sentence_transformers(own, tmp_path)
     np.testing.assert_array_equal(dense["linear.weight"], actual["roformer.pooler.dense.weight"])
 
 
-def test_of_gpt_models_it_is_written_down_that_they_are_causal(released, tmp_path):
+def test_the_mean_of_gpt_models_is_causal(released, tmp_path):
     run(released("gpt_char"), released("gpt_char"), output=tmp_path / "mean")
     assert json.loads((tmp_path / "mean" / "config.json").read_text())["attention_type"] == "causal"
 
@@ -137,8 +137,8 @@ def other_labels(folder, tmp_path):
 
 def other_weights(folder, tmp_path):
     tensors = load_file(folder / WEIGHTS)
-    kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
-    save_file(kept, folder / WEIGHTS, {"format": "pt"})
+    written = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
+    save_file(written, folder / WEIGHTS, {"format": "pt"})
     (folder / "embedding.json").unlink()
     return "have different weights, such as pooler/dense/"
 
@@ -172,7 +172,7 @@ def a_task(folder, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "change",
     [
         other_size,
         other_labels,
@@ -184,33 +184,33 @@ def a_task(folder, tmp_path):
         a_task,
     ],
 )
-@pytest.mark.parametrize("place", [1, 2])
-def test_models_that_do_not_belong_together_are_refused(spoil, place, own, tmp_path):
-    folders = [own("sim_char", name) for name in "abc"]
-    message = spoil(folders[place], tmp_path)
+@pytest.mark.parametrize("position", [1, 2])
+def test_incompatible_models_are_refused(change, position, own_folder, tmp_path):
+    folders = [own_folder("sim_char", name) for name in "abc"]
+    message = change(folders[position], tmp_path)
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError) as error:
         run(*folders, output=tmp_path / "mean")
-    assert message in str(refused.value)
-    assert str(folders[0]) in str(refused.value)
-    assert str(folders[place]) in str(refused.value)
+    assert message in str(error.value)
+    assert str(folders[0]) in str(error.value)
+    assert str(folders[position]) in str(error.value)
     assert sorted(tmp_path.iterdir()) == before
 
 
-def test_what_only_training_reads_may_differ(own, tmp_path):
-    first, second = own("char", "a"), own("char", "b")
+def test_settings_of_training_may_differ(own_folder, tmp_path):
+    first, second = own_folder("char", "a"), own_folder("char", "b")
     edit(second / "config.json", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2)
     run(first, second, output=tmp_path / "mean")
-    kept = json.loads((tmp_path / "mean" / "config.json").read_text())
-    assert kept == json.loads((first / "config.json").read_text())
+    written = json.loads((tmp_path / "mean" / "config.json").read_text())
+    assert written == json.loads((first / "config.json").read_text())
 
 
-def test_one_model_has_no_mean(own, tmp_path):
+def test_a_single_model_is_refused(own_folder, tmp_path):
     with pytest.raises(InputError, match=r"a mean needs two or more models"):
-        run(own("char", "a"), output=tmp_path / "mean")
+        run(own_folder("char", "a"), output=tmp_path / "mean")
 
 
-def test_nothing_is_overwritten(own, tmp_path):
-    first = own("char", "a")
+def test_nothing_is_overwritten(own_folder, tmp_path):
+    first = own_folder("char", "a")
     with pytest.raises(InputError, match="exists, and nothing is overwritten"):
         run(first, first, output=first)

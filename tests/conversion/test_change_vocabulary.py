@@ -41,7 +41,7 @@ def opened_with_tokenizer(released):
 
 
 @pytest.mark.parametrize(("to", "name"), LAYOUTS)
-def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
+def test_kept_and_compound_tokens_give_bert4keras_outputs(
     to, name, opened_with_tokenizer, recorded, tmp_path, record_property
 ):
     arrays = recorded("word_pruned")
@@ -52,17 +52,17 @@ def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
     assert convert_checkpoint(pruned, None, tmp_path / name, OutputConfig(to=to)).value == 0
     model = RoFormerForMaskedLM.from_pretrained(tmp_path / name)
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
-    real = inputs["token_ids"] != 0
+    not_padding = inputs["token_ids"] != 0
     for output, got, want, bound in (
         ("hidden", model.encoder(inputs), arrays["hidden_last"], 1e-5),
         ("logits", model(inputs), arrays["mlm_logits"], 2e-5),
     ):
-        difference = np.abs(np.asarray(got) - want)[real].max()
+        difference = np.abs(np.asarray(got) - want)[not_padding].max()
         record_property("difference", ("word_pruned", f"{output}, {to}", float(difference), bound))
         assert difference <= bound
 
 
-def test_all_else_stays_as_it_was(opened_with_tokenizer):
+def test_other_weights_do_not_change(opened_with_tokenizer):
     checkpoint, _ = opened_with_tokenizer("word_adam")
     changed = keep_tokens(checkpoint, [0, 1, 2])
     assert changed.config == checkpoint.config.replace(vocab_size=3)
@@ -73,7 +73,7 @@ def test_all_else_stays_as_it_was(opened_with_tokenizer):
 # --- Vocabularies that get smaller -------------------------------------------------------------
 
 
-def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
+def test_a_simplified_vocabulary_is_bert4keras_vocabulary(opened_with_tokenizer):
     """A simplified vocabulary has bert4keras' tokens and [MASK], which we always keep."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller, kept, *_ = simplify(checkpoint, tokenizer)
@@ -87,7 +87,7 @@ def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
     np.testing.assert_array_equal(smaller.arrays[WORDS], checkpoint.arrays[WORDS][old])
 
 
-def test_the_cut_ids_are_those_that_bert4keras_cuts(opened_with_tokenizer):
+def test_simplify_keeps_the_ids_that_bert4keras_keeps(opened_with_tokenizer):
     with gzip.open(GOLDENS / "word" / "simplified.json.gz", "rt", encoding="utf-8") as file:
         want = json.load(file)[0]["keep_tokens"]
     from tests.support.vocabularies import read_vocabulary
@@ -117,7 +117,7 @@ def with_rows(checkpoint, rows):
 
 
 @pytest.mark.parametrize("name", ["word", "char", "v2_char"])
-def test_a_new_word_is_the_mean_of_what_stood_for_it(name, opened_with_tokenizer):
+def test_a_new_word_is_the_mean_of_its_tokens(name, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)
     words = ["我们天气", "unxyzable", "中a"]
     assert not tokenizer.vocabulary.keys() & set(words)
@@ -134,13 +134,13 @@ def test_a_new_word_is_the_mean_of_what_stood_for_it(name, opened_with_tokenizer
             np.testing.assert_allclose(new[len(old) + number], want, atol=1e-7)
 
 
-def test_new_words_are_spelled_as_text_is_normalized(opened_with_tokenizer):
+def test_new_words_are_normalized_like_text(opened_with_tokenizer):
     actual = extend(*opened_with_tokenizer("char"), ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
     assert actual.added == ("roformerx", "ｇｐｔ")
     assert actual.tokenizer.tokenize("RoFormerX很好")[0] == "roformerx"
 
 
-def test_words_that_no_text_gives_are_named(opened_with_tokenizer):
+def test_unreachable_words_are_reported(opened_with_tokenizer):
     actual = extend(*opened_with_tokenizer("char"), ["今天", "abcx"])
     assert actual.unreachable == ("今天",)
     actual = extend(*opened_with_tokenizer("word"), ["阿里巴巴", "机器学习", "[新词]"])
@@ -149,12 +149,12 @@ def test_words_that_no_text_gives_are_named(opened_with_tokenizer):
 
 
 @pytest.mark.parametrize("word", ["今天 天气", " ", "\u200b", ""])
-def test_what_can_be_no_token_is_refused(word, opened_with_tokenizer):
+def test_words_that_cannot_be_tokens_are_refused(word, opened_with_tokenizer):
     with pytest.raises(InputError, match=r"cannot be a token"):
         extend(*opened_with_tokenizer("word"), [word])
 
 
-def test_embeddings_without_a_token_give_way(opened_with_tokenizer):
+def test_embeddings_without_a_token_are_dropped(opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller = RoFormerTokenizer(dict(list(tokenizer.vocabulary.items())[:2000]), "word")
     actual = extend(checkpoint, smaller, ["abcx"])
@@ -228,7 +228,7 @@ def test_simplified_checkpoints_are_char_level_on_disk(source, run):
         ({"add": " \n\n"}, "is empty: give one word a line"),
     ],
 )
-def test_wrong_orders_are_refused(flags, message, run, tmp_path):
+def test_wrong_flags_are_refused(flags, message, run, tmp_path):
     with pytest.raises(InputError, match=message):
         run("own", "new", **flags)
     assert not (tmp_path / "new").exists()

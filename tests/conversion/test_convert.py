@@ -54,7 +54,7 @@ def run(source, target, to, **flags):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_way_round_changes_no_byte_and_no_name(family, converted, tensors_in):
+def test_a_round_trip_keeps_every_tensor(family, converted, tensors_in):
     paths = converted(family)
     before, after = tensors_in(paths["start"]), tensors_in(paths["tf1"])
     assert after.keys() == {name for name in before if not IGNORED.fullmatch(name)}
@@ -64,7 +64,7 @@ def test_the_way_round_changes_no_byte_and_no_name(family, converted, tensors_in
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_way_round_keeps_config_and_vocabulary(family, converted):
+def test_a_round_trip_keeps_config_and_vocabulary(family, converted):
     paths = converted(family)
     with Files(paths["start"]) as start, Files(paths["tf1"]) as end:
         assert folder_name_in(paths["tf1"]) == paths["start"].stem
@@ -87,7 +87,7 @@ def folder_name_in(path):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_own_and_huggingface_are_the_same_folder(family, converted):
+def test_own_and_huggingface_write_the_same_files(family, converted):
     own, other = converted(family)["own"], converted(family)["huggingface"]
     names, rest = (
         {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -104,7 +104,7 @@ def test_own_and_huggingface_are_the_same_folder(family, converted):
 @pytest.mark.parametrize(
     ("family", "theirs"), [("word", "hf_word"), ("char", "hf_char"), ("v2_char", "hf_v2_char")]
 )
-def test_tensors_are_those_that_huggingface_has(family, theirs, converted, released, tensors_in):
+def test_tensors_equal_those_of_hugging_face(family, theirs, converted, released, tensors_in):
     """Our tensors equal those saved by transformers and JunnYu's package from the same weights."""
     ours, want = tensors_in(converted(family)["huggingface"]), tensors_in(released(theirs))
     constant = {n for n in ours.keys() | want.keys() if IGNORED.fullmatch(n)}
@@ -125,24 +125,24 @@ def test_tensors_are_those_that_huggingface_has(family, theirs, converted, relea
         ("hf_word_seqcls", {}, "RoFormerForSequenceClassification"),
     ],
 )
-def test_the_class_of_transformers_is_the_one_with_its_heads(
-    family, flags, expected, released, tmp_path
-):
+def test_the_transformers_class_matches_the_heads(family, flags, expected, released, tmp_path):
     target = run(released(family), tmp_path / "own", "own", **flags)
     config = json.loads((target / "config.json").read_text())
     assert config["architectures"] == [expected]
-    writes = expected == "RoFormerForCausalLM"
-    assert config["is_decoder"] is writes
-    recorded = "causal" if writes else flags.get("attention_type")
+    is_causal = expected == "RoFormerForCausalLM"
+    assert config["is_decoder"] is is_causal
+    recorded = "causal" if is_causal else flags.get("attention_type")
     assert RoFormerConfig.from_file(target / "config.json").attention_type == recorded
     # The ids of [CLS] and [SEP] in this family's vocab.txt.
     ids = {"bos_token_id": 101, "eos_token_id": 102, "pad_token_id": 0}
-    assert (ids.items() <= config.items()) is writes
+    assert (ids.items() <= config.items()) is is_causal
     file = target / "generation_config.json"
-    assert (json.loads(file.read_text()) if writes else file.exists()) == (ids if writes else False)
+    assert (json.loads(file.read_text()) if is_causal else file.exists()) == (
+        ids if is_causal else False
+    )
 
 
-def test_v2_says_who_reads_it(converted):
+def test_v2_has_a_model_card_with_a_warning(converted):
     card = (converted("v2_char")["own"] / "README.md").read_text(encoding="utf-8")
     assert "Do not load this model with `transformers`" in card
     assert not (converted("word")["own"] / "README.md").exists()
@@ -150,17 +150,17 @@ def test_v2_says_who_reads_it(converted):
 
 @pytest.mark.parametrize("to", ["tf1", "own"])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_path, capsys):
+def test_a_dtype_is_kept_unless_another_is_given(to, dtype, released, tmp_path, capsys):
     small = run(released("char"), tmp_path / "small", to, dtype=dtype)
     bound = {"float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2  # values are up to 2
     actual = float(capsys.readouterr().out.split("difference: ")[1].split(",")[0])
     assert 0 < actual <= bound
-    kept = run(small, tmp_path / "kept", "own" if to == "tf1" else "tf1")
-    back = run(kept, tmp_path / "back", to, dtype="float32")
+    other_layout = run(small, tmp_path / "kept", "own" if to == "tf1" else "tf1")
+    back = run(other_layout, tmp_path / "back", to, dtype="float32")
     assert capsys.readouterr().out.count("round-trip difference: 0.") == 2
     with (
         OpenedSource(released("char")) as first,
-        OpenedSource(kept) as second,
+        OpenedSource(other_layout) as second,
         OpenedSource(back) as third,
     ):
         start, middle, end = (source.checkpoint() for source in (first, second, third))
@@ -173,7 +173,7 @@ def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_pat
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_a_model_of_either_rotary_style_leaves_as_it_came(style, released, tmp_path, tensors_in):
+def test_a_round_trip_with_either_rotary_style(style, released, tmp_path, tensors_in):
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     model = RoFormerForMaskedLM.from_pretrained(released("char"), rotary_style=style)
@@ -202,7 +202,7 @@ FORMS = [
 @pytest.mark.quick_cases("*learned*-interleaved", "*rotary_*-interleaved", "*rope*-interleaved")
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(("form", "named", "refusing"), FORMS, ids=str)
-def test_a_form_is_kept_or_refused_and_never_dropped(form, named, refusing, style, tmp_path):
+def test_settings_of_positions_are_kept_or_refused(form, named, refusing, style, tmp_path):
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     sizes = {
@@ -221,12 +221,12 @@ def test_a_form_is_kept_or_refused_and_never_dropped(form, named, refusing, styl
             assert not target.exists()
             continue
         run(tmp_path / "model", target, to)
-        again = RoFormerForMaskedLM.from_pretrained(target)
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(again(ids)), want)
+        reread = RoFormerForMaskedLM.from_pretrained(target)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(reread(ids)), want)
         # Files always have the interleaved order, so the other style gives the same outputs.
         other = {"interleaved": "half", "half": "interleaved"}[style]
-        turned = RoFormerForMaskedLM.from_pretrained(target, rotary_style=other)
-        actual = keras.ops.convert_to_numpy(turned(ids))
+        other_style = RoFormerForMaskedLM.from_pretrained(target, rotary_style=other)
+        actual = keras.ops.convert_to_numpy(other_style(ids))
         np.testing.assert_allclose(actual, want, atol=2e-5)
 
 
@@ -252,12 +252,14 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
     for family in families:
         options = FAMILIES[family]
         with Files(converted(family)["tf1"]) as files:
-            kept = shutil.copytree(files.folder, tmp_path / family)
-        np.savez(kept / "in.npz", **{k: recorded(family)[k] for k in ("token_ids", "segment_ids")})
+            folder = shutil.copytree(files.folder, tmp_path / family)
+        np.savez(
+            folder / "in.npz", **{k: recorded(family)[k] for k in ("token_ids", "segment_ids")}
+        )
         options = json.dumps({"epsilon": 1e-7, "model": "roformer"} | options)
         files = ("bert_model.ckpt", "in.npz", "out.npz")
-        jobs[family] = ["bert4keras", *(str(kept / name) for name in files), options]
-    done = subprocess.run(
+        jobs[family] = ["bert4keras", *(str(folder / name) for name in files), options]
+    process = subprocess.run(
         [sys.executable, SUPPORT / "bert4keras_outputs.py"],
         input=json.dumps(list(jobs.values())),
         env=os.environ
@@ -266,27 +268,27 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
         capture_output=True,
         encoding="utf-8",
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     for family, (*_, outputs, _) in jobs.items():
         with np.load(outputs) as file:
-            for name, difference, bound in against(recorded(family), dict(file)):
+            for name, difference, bound in output_differences(recorded(family), dict(file)):
                 record_property(
                     "difference", (family, f"exported {name}", float(difference), bound)
                 )
                 assert difference <= bound, (family, name)
 
 
-def against(recorded, outputs):
+def output_differences(recorded, outputs):
     """Yield name, difference and bound of each recorded output."""
-    real = recorded["token_ids"] != 0
+    not_padding = recorded["token_ids"] != 0
     states = [v for k, v in outputs.items() if k.startswith("layer_")]
     if "hidden" in recorded:
         for i, (got, want) in enumerate(
             zip([outputs["embeddings"], *states], recorded["hidden"], strict=True)
         ):
-            yield f"hidden {i}", np.abs(got - want)[real].max(), 1e-5
+            yield f"hidden {i}", np.abs(got - want)[not_padding].max(), 1e-5
     else:
-        yield "hidden, last", np.abs(states[-1] - recorded["hidden_last"])[real].max(), 1e-5
+        yield "hidden, last", np.abs(states[-1] - recorded["hidden_last"])[not_padding].max(), 1e-5
     if "pooled" in recorded:
         yield "pooled", np.abs(outputs["pooled"] - recorded["pooled"]).max(), 1e-5
     if "pooled_tanh" in recorded:
@@ -368,7 +370,7 @@ def test_weights_without_a_vocabulary_are_converted_with_a_warning(
     assert f"{source} contains no vocab.txt, so {target} has no tokenizer" in line
 
 
-def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, caplog):
+def test_a_bidirectional_gpt_model_gives_a_warning(unpacked, tmp_path, caplog):
     """A GPT-like name gives a warning if the attention type is unknown.
 
     Released GPT models are recognized by their names, but this name is ambiguous.
@@ -384,7 +386,7 @@ def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, 
     assert len(caplog.messages) == 1
 
 
-def test_no_other_model_is_warned_of(converted, caplog):
+def test_other_models_give_no_warning(converted, caplog):
     for family in ("word", "char", "v2_char", "gpt_char"):
         run(converted(family)["start"], converted(family)["own"].with_name("quiet"), "own")
     assert caplog.messages == []
@@ -399,7 +401,7 @@ def test_a_zip_may_be_in_a_folder_that_looks_like_a_pattern(released, tmp_path, 
 
 
 @pytest.mark.parametrize("to", ["own", "huggingface"])
-def test_a_fine_tuned_model_still_answers(to, tmp_path):
+def test_a_converted_fine_tuned_model_predicts_the_same(to, tmp_path):
     task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
     folder = save_random_models({"t": task}, tmp_path)["t"]
     run(folder, tmp_path / "half", to, dtype="float16")
@@ -414,7 +416,7 @@ def test_a_fine_tuned_model_still_answers(to, tmp_path):
     assert not (tmp_path / "half" / "modules.json").exists()  # it is not an embedding model
 
 
-def test_a_fine_tuned_model_with_more_words_still_answers(tmp_path):
+def test_a_fine_tuned_model_with_new_words_predicts_the_same(tmp_path):
     task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
     folder = save_random_models({"t": task}, tmp_path)["t"]
     (tmp_path / "words.txt").write_text("海\n", encoding="utf-8")
@@ -426,6 +428,6 @@ def test_a_fine_tuned_model_with_more_words_still_answers(tmp_path):
     )
     change_vocabulary(config)
     assert load_task(tmp_path / "more") == load_task(folder)
-    asked = [("今天天气很好", "我们去公园")]
-    actual, want = (roformer_tf.load(x)(asked)[0]["scores"] for x in (tmp_path / "more", folder))
+    inputs = [("今天天气很好", "我们去公园")]
+    actual, want = (roformer_tf.load(x)(inputs)[0]["scores"] for x in (tmp_path / "more", folder))
     assert actual == pytest.approx(want, abs=1e-6)

@@ -40,18 +40,18 @@ def test_every_release_has_a_line_under_its_family(capsys, cache):
     assert str(cache) in out
 
 
-def test_what_is_here_is_shown_with_its_size(cache, tmp_path):
+def test_local_checkpoints_are_shown_with_their_size(cache, tmp_path):
     (tmp_path / BY_HAND).mkdir()
     for folder, size in ((cache, 12_000_000), (tmp_path / BY_HAND, 34_000_000)):
         absent = rows().keys() - {MINI, FILE[:-4]}
         assert all(rows()[name].endswith(" -") for name in absent)
         (folder / FILE).touch()
         os.truncate(folder / FILE, size)  # a sparse file
-        place = "in the cache" if folder == cache else "in checkpoints/"
-        assert rows()[FILE[:-4]].endswith(f"  {place}, {size // 1_000_000} MB")
+        location = "in the cache" if folder == cache else "in checkpoints/"
+        assert rows()[FILE[:-4]].endswith(f"  {location}, {size // 1_000_000} MB")
 
 
-def test_download_prints_the_path_alone(cache, tmp_path, capsys):
+def test_download_prints_only_the_path(cache, tmp_path, capsys):
     content = make_zip(tmp_path / "mine.zip")
     download(DownloadConfig(name=NAME, from_file=tmp_path / "mine.zip"))
     assert capsys.readouterr().out == f"{cache / FILE}\n"

@@ -64,7 +64,7 @@ def test_sizes_are_those_of_the_files(released, lines, tensors_in):
 
 
 @pytest.mark.parametrize("name", ["word_adam", "hf_v2_char"])
-def test_every_tensor_is_there_with_its_values(name, released, lines):
+def test_every_tensor_is_shown_with_its_statistics(name, released, lines):
     actual = tensors(lines(released(name)))
     with OpenedSource(released(name)) as source:
         checkpoint = source.checkpoint()
@@ -76,7 +76,7 @@ def test_every_tensor_is_there_with_its_values(name, released, lines):
             np.testing.assert_allclose(values, want, rtol=1e-3)
 
 
-def test_what_is_left_aside_is_listed(released, lines, tensors_in):
+def test_ignored_tensors_are_listed(released, lines, tensors_in):
     actual = lines(released("word_adam"))
     start = actual.index("not loaded, because no model needs them:")
     names = {name for name in tensors_in(released("word_adam")) if IGNORED.fullmatch(name)}

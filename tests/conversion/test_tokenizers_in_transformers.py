@@ -83,38 +83,38 @@ def ids_of(tokenizer, text):
 
 
 @pytest.fixture(scope="module")
-def thousand(tmp_path_factory):
+def sentences(tmp_path_factory):
     """A thousand real sentences."""
     path = tmp_path_factory.mktemp("corpus") / "corpus.jsonl"
     write_corpus(path)
-    sentences = [
+    all_sentences = [
         sentence
         for line in path.read_text(encoding="utf-8").splitlines()
         for sentence in re.findall(r"[^。！？\n]+[。！？]?", json.loads(line)["text"])
         if len(sentence) > 5
     ]
-    return random.Random(0).sample(sentences, 1000)
+    return random.Random(0).sample(all_sentences, 1000)
 
 
 @pytest.mark.parametrize("family", ["word", "char"])
-def test_a_thousand_real_sentences_have_our_ids(family, count_differences, thousand):
-    counts = count_differences(family, thousand, "real sentences")
+def test_real_sentences_have_our_ids(family, count_differences, sentences):
+    counts = count_differences(family, sentences, "real sentences")
     assert sum(counts.values()) == 0
 
 
-def test_tokenizers_alone_gives_the_ids_of_char_level_vocabularies(exported, thousand):
+def test_tokenizers_gives_the_ids_of_char_level_vocabularies(exported, sentences):
     from tokenizers import Tokenizer
 
     ours, folder = exported("char")
     theirs = Tokenizer.from_file(str(folder / "tokenizer.json"))
-    assert [row.ids for row in theirs.encode_batch(thousand)] == [
-        ours.encode(text)[0] for text in thousand
+    assert [row.ids for row in theirs.encode_batch(sentences)] == [
+        ours.encode(text)[0] for text in sentences
     ]
     pair = theirs.encode("今天", "天气 Good")
     assert (pair.ids, pair.type_ids) == ours.encode("今天", "天气 Good")
 
 
-def test_no_tokenizer_json_is_written_that_could_not_hold_jieba(exported, thousand, capsys):
+def test_no_tokenizer_json_is_written_for_jieba(exported, sentences, capsys):
     """No tokenizer.json is written for words, because the format cannot represent jieba.
 
     The closest model is Unigram with jieba's frequencies, which gives other ids for many sentences.
@@ -132,8 +132,8 @@ def test_no_tokenizer_json_is_written_that_could_not_hold_jieba(exported, thousa
     content["normalizer"]["handle_chinese_chars"] = False
     model = {"type": "Unigram", "unk_id": ours.unk_id, "byte_fallback": False}
     content["model"] = model | {"vocab": [*zip(ours.tokens, scores, strict=True)]}
-    theirs = Tokenizer.from_str(json.dumps(content)).encode_batch(thousand)
-    same = sum(row.ids == ours.encode(text)[0] for row, text in zip(theirs, thousand, strict=True))
+    theirs = Tokenizer.from_str(json.dumps(content)).encode_batch(sentences)
+    same = sum(row.ids == ours.encode(text)[0] for row, text in zip(theirs, sentences, strict=True))
     with capsys.disabled():
         print(f"\nword, 1000 real sentences: a Unigram model gives our ids for {same}")
     assert same < 900
@@ -147,5 +147,5 @@ def test_strange_texts_differ_only_in_known_ways(family, count_differences):
     assert counts["unexplained"] == 0
     assert 10 < sum(counts.values()) < 0.25 * len(texts)
     # These kinds occur only with transformers' RoFormerTokenizer, used for words.
-    of_words = ("private use", "a control or U+FFFD")
-    assert any(counts[kind] for kind in of_words) == (family == "word")
+    kinds_of_words = ("private use", "a control or U+FFFD")
+    assert any(counts[kind] for kind in kinds_of_words) == (family == "word")

@@ -71,7 +71,7 @@ def installed(monkeypatch):
         pytest.param("hf_word_seqcls", {}, set(), marks=slow),
     ],
 )
-def test_bert4keras_agrees_about_every_layer(name, flags, heads, released, outputs):
+def test_bert4keras_agrees_on_every_layer(name, flags, heads, released, outputs):
     run(released(name), "bert4keras", **flags)
     actual = outputs()
     layers = 3 if "v2" in name or name == "hf_char" else 2
@@ -104,13 +104,13 @@ def test_a_changed_bias_is_found_in_its_layer(
             ),
         )
         convert_checkpoint(changed, None, tmp_path / "other.zip", OutputConfig(to="tf1"))
-    genuine = module.their_outputs
+    original = module.their_outputs
 
-    def of_other(against, source, *rest):
+    def outputs_of_other(against, source, *rest):
         with OpenedSource(tmp_path / "other.zip") as other:
-            return genuine(against, other, *rest)
+            return original(against, other, *rest)
 
-    monkeypatch.setattr(module, "their_outputs", of_other)
+    monkeypatch.setattr(module, "their_outputs", outputs_of_other)
     with pytest.raises(
         DifferenceError, match=rf"^{first} is the first output that differs: by .*e"
     ):
@@ -154,7 +154,7 @@ def small_config(**changes):
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_the_other_library_says_is_shown_when_it_fails(released, tmp_path, monkeypatch):
+def test_the_error_of_the_other_library_is_shown(released, tmp_path, monkeypatch):
     (tmp_path / "other_libraries.py").write_text("raise SystemExit('out of luck')")
     monkeypatch.setattr(module, "__file__", str(tmp_path / "verify.py"))
     with pytest.raises(InputError, match=r"bert4keras failed \(exit code 1\) with:\nout of luck$"):
@@ -178,7 +178,7 @@ def test_what_the_other_library_says_is_shown_when_it_fails(released, tmp_path, 
         ("hf_word_seqcls", {}),
     ],
 )
-def test_transformers_agrees_about_every_layer(name, flags, released, outputs):
+def test_transformers_agrees_on_every_layer(name, flags, released, outputs):
     run(released(name), "transformers", **flags)
     actual = outputs()
     assert {"embeddings", "layer_0", "layer_1", "logits"} <= actual.keys()
@@ -186,7 +186,7 @@ def test_transformers_agrees_about_every_layer(name, flags, released, outputs):
 
 
 @pytest.mark.hf
-def test_transformers_does_not_know_v2(released):
+def test_v2_is_refused_for_transformers(released):
     with pytest.raises(InputError, match=r"RoFormerV2, which transformers does not support"):
         run(released("v2_char"), "transformers")
 
@@ -206,7 +206,7 @@ def test_sentences_are_short_and_long_and_pairs(released):
     assert (inputs["token_ids"] == tokenizer.unk_id).mean() < 0.2
 
 
-def test_ours_are_the_recorded_outputs(released, recorded):
+def test_our_outputs_equal_the_recorded_ones(released, recorded):
     """Our outputs equal recorded ones.
 
     A comparison with another library alone would miss an error in the shared input.
@@ -215,13 +215,13 @@ def test_ours_are_the_recorded_outputs(released, recorded):
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
     with OpenedSource(released("sim_char")) as source:
         actual = our_outputs("bert4keras", source, inputs, "unilm")
-    real = inputs["token_ids"] != 0
+    not_padding = inputs["token_ids"] != 0
     for name, want in zip(("embeddings", "layer_0", "layer_1"), arrays["hidden"], strict=True):
-        np.testing.assert_allclose(actual[name][real], want[real], atol=1e-5)
+        np.testing.assert_allclose(actual[name][not_padding], want[not_padding], atol=1e-5)
     np.testing.assert_allclose(actual["pooled"], arrays["pooled"], atol=1e-5)
-    at = arrays["lm_at"][real[tuple(arrays["lm_at"].T)]]
-    want = arrays["lm_logits"][real[tuple(arrays["lm_at"].T)]]
-    np.testing.assert_allclose(actual["logits"][tuple(at.T)], want, atol=2e-5)
+    positions = arrays["lm_at"][not_padding[tuple(arrays["lm_at"].T)]]
+    want = arrays["lm_logits"][not_padding[tuple(arrays["lm_at"].T)]]
+    np.testing.assert_allclose(actual["logits"][tuple(positions.T)], want, atol=2e-5)
 
 
 def test_only_real_tokens_and_common_outputs_are_compared():
@@ -268,9 +268,9 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
     against, printed, released, monkeypatch
 ):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         run(released("word"), against)
-    assert printed in str(caught.value)
+    assert printed in str(error.value)
 
 
 @pytest.mark.usefixtures("installed")
@@ -282,7 +282,7 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
         ({"position_embedding_type": "t5"}, "'t5', which bert4keras does not support"),
     ],
 )
-def test_models_that_bert4keras_does_not_know(changes, message, released, tmp_path):
+def test_models_unsupported_by_bert4keras_are_refused(changes, message, released, tmp_path):
     from roformer_tf.models.encoder import RoFormerEncoder
 
     model = RoFormerEncoder(small_config(**changes))
@@ -293,7 +293,7 @@ def test_models_that_bert4keras_does_not_know(changes, message, released, tmp_pa
 
 
 @pytest.mark.usefixtures("installed")
-def test_without_a_vocabulary_there_is_no_text(unpacked):
+def test_a_missing_vocabulary_is_refused(unpacked):
     folder = unpacked("word")
     (folder / "vocab.txt").unlink()
     with pytest.raises(InputError, match=r"has no vocab\.txt"):

@@ -61,7 +61,7 @@ def assert_equal(batch, other):
         np.testing.assert_array_equal(array, same)
 
 
-def test_a_batch_is_what_fit_unpacks(rows):
+def test_a_batch_has_inputs_labels_and_weights(rows):
     inputs, labels, weights = training(rows)[0]
     predictions = predictions_per_row(LENGTH, 0.15)
     shapes = {name: (array.shape, array.dtype) for name, array in inputs.items()}
@@ -86,7 +86,7 @@ def test_labels_and_documents_are_those_of_the_rows(rows):
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 8, 25])
-def test_every_epoch_has_every_row_once_and_an_order_of_its_own(rows, batch_size):
+def test_every_epoch_has_every_row_once_in_a_new_order(rows, batch_size):
     batches = training(rows, batch_size)
     steps = -(-5 * ROWS // batch_size)
     stream = [number for step in range(steps) for number in numbers(batches[step])]
@@ -100,7 +100,7 @@ def test_another_seed_gives_other_orders(rows):
     assert len(set(orders)) == 9  # for example, epoch 1 of seed 0 differs from epoch 0 of seed 1
 
 
-def test_masks_are_fresh_in_every_epoch_and_do_not_depend_on_the_batch(rows):
+def test_masks_change_with_the_epoch_but_not_with_the_batch_size(rows):
     seen = {}
     for batch_size in (2, 7):
         batches = training(rows, batch_size)
@@ -108,69 +108,69 @@ def test_masks_are_fresh_in_every_epoch_and_do_not_depend_on_the_batch(rows):
             batch = batches[step]
             for i, number in enumerate(numbers(batch)):
                 epoch = (step * batch_size + i) // ROWS
-                masked = batch[0]["token_ids"][i].tobytes()
-                assert seen.setdefault((epoch, number), masked) == masked
+                masked_tokens = batch[0]["token_ids"][i].tobytes()
+                assert seen.setdefault((epoch, number), masked_tokens) == masked_tokens
     different = [len({seen[epoch, number] for epoch in range(2)}) for number in range(ROWS)]
     assert sum(different) > ROWS + ROWS // 2
 
 
 def test_resuming_is_slicing(rows):
-    whole = list(zip(training(rows), range(12), strict=False))
+    full = list(zip(training(rows), range(12), strict=False))
     for step in (1, 5, 11):
-        for (batch, _), sliced, started in zip(
-            whole[step:], training(rows)[step:], training(rows, start_row=3 * step), strict=False
+        for (batch, _), sliced, started_batches in zip(
+            full[step:], training(rows)[step:], training(rows, start_row=3 * step), strict=False
         ):
             assert_equal(batch, sliced)
-            assert_equal(batch, started)
+            assert_equal(batch, started_batches)
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, ROWS, 40])
 @pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig(corpus_temperature=2)])
-def test_another_batch_size_goes_on_at_any_row_of_the_same_order(rows, start, mixing):
-    ones = [training(rows, 1, mixing=mixing)[place] for place in range(start, start + 12)]
+def test_another_batch_size_continues_at_any_row(rows, start, mixing):
+    ones = [training(rows, 1, mixing=mixing)[position] for position in range(start, start + 12)]
     batches = training(rows, 4, mixing=mixing, start_row=start)
     assert_equal(concatenated(ones), concatenated([batches[step] for step in range(3)]))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 3, 6])
 @pytest.mark.parametrize("mixing", [MixingConfig(), MixingConfig({"news": 2, "wiki": 1})])
-def test_what_processes_make_of_a_batch_is_the_batch(rows, processes, mixing):
+def test_the_shares_of_processes_form_the_batch(rows, processes, mixing):
     settings = {"mixing": mixing, "start_row": 5}
-    whole = training(rows, 6, **settings)
-    pieces = [
+    full = training(rows, 6, **settings)
+    shares = [
         training(rows, 6, process=process, processes=processes, **settings)
         for process in range(processes)
     ]
     for step in (0, 1, 2, 1_000_003):
-        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
-        assert all(len(piece[step][1]) == 6 // processes for piece in pieces)
+        assert_equal(concatenated([piece[step] for piece in shares]), full[step])
+        assert all(len(piece[step][1]) == 6 // processes for piece in shares)
 
 
 @pytest.mark.parametrize("processes", [1, 2, 4])
-def test_what_processes_make_of_an_evaluation_is_the_evaluation(rows, processes):
-    whole = held_out_batches(rows, batch_size=8, seed=0, **COMMON)
-    pieces = [
+def test_the_shares_of_processes_form_the_evaluation(rows, processes):
+    full = held_out_batches(rows, batch_size=8, seed=0, **COMMON)
+    shares = [
         held_out_batches(rows, batch_size=8, seed=0, process=process, processes=processes, **COMMON)
         for process in range(processes)
     ]
-    assert {len(piece) for piece in pieces} == {len(whole)}
-    for step in range(len(whole)):
-        assert_equal(concatenated([piece[step] for piece in pieces]), whole[step])
+    assert {len(piece) for piece in shares} == {len(full)}
+    for step in range(len(full)):
+        assert_equal(concatenated([piece[step] for piece in shares]), full[step])
 
 
 def concatenated(batches):
     inputs, labels, weights = zip(*batches, strict=True)
-    together = {name: np.concatenate([x[name] for x in inputs]) for name in inputs[0]}
-    return together, np.concatenate(labels), np.concatenate(weights)
+    joined = {name: np.concatenate([x[name] for x in inputs]) for name in inputs[0]}
+    return joined, np.concatenate(labels), np.concatenate(weights)
 
 
-def test_a_batch_that_processes_cannot_share_is_refused(rows):
+def test_an_indivisible_batch_size_is_refused(rows):
     for make in (pretraining_batches, held_out_batches):
         with pytest.raises(AssertionError):
             make(rows, batch_size=7, seed=0, process=1, processes=3, **COMMON)
 
 
-def test_mixed_corpora_come_in_their_shares_with_fresh_masks_in_every_pass(rows):
+def test_mixed_corpora_have_their_weights_and_new_masks_in_every_pass(rows):
     mixing = MixingConfig({"news": 10, "wiki": 1})  # news has 4 rows, wiki 7
     batches = training(rows, ROWS, mixing=mixing)
     epochs = [numbers(batches[step]) for step in range(7)]
@@ -180,12 +180,12 @@ def test_mixed_corpora_come_in_their_shares_with_fresh_masks_in_every_pass(rows)
     seen = {}
     for step in range(7):
         for i, number in enumerate(numbers(batches[step])):
-            row, passed = row_at(step * ROWS + i)
+            row, pass_number = row_at(step * ROWS + i)
             assert row == number
-            assert (passed, number) not in seen
-            seen[passed, number] = batches[step][0]["token_ids"][i].tobytes()
-    looks = [{seen[passed, number] for passed in range(17)} for number in range(4)]
-    assert min(map(len, looks)) > 8, "of the few words of a row, others are hidden"
+            assert (pass_number, number) not in seen
+            seen[pass_number, number] = batches[step][0]["token_ids"][i].tobytes()
+    variants = [{seen[pass_number, number] for pass_number in range(17)} for number in range(4)]
+    assert min(map(len, variants)) > 8, "of the few words of a row, others are hidden"
 
 
 def test_weights_that_do_not_fit_the_rows_are_refused(rows):
@@ -193,7 +193,7 @@ def test_weights_that_do_not_fit_the_rows_are_refused(rows):
         training(rows, mixing=MixingConfig({"law": 1}))
 
 
-def test_an_element_does_not_depend_on_what_was_asked_before(rows):
+def test_a_batch_does_not_depend_on_earlier_accesses(rows):
     late = training(rows)[1_000_003]
     batches = training(rows)
     for step in (7, 1_000_003, 0, 1_000_003):
@@ -210,7 +210,7 @@ def test_prefetching_changes_nothing(rows):
 
 
 @pytest.mark.parametrize("batch_size", [1, 4, 11, 16, 30])
-def test_evaluation_sees_every_row_once_and_the_same_masks_every_time(rows, batch_size):
+def test_evaluation_has_every_row_once_with_the_same_masks(rows, batch_size):
     batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
     assert len(batches) == -(-ROWS // batch_size)
     first = list(prefetched(batches))
@@ -221,21 +221,21 @@ def test_evaluation_sees_every_row_once_and_the_same_masks_every_time(rows, batc
         if weights.any()
     ]
     assert weighing == list(range(ROWS))
-    for batch, again in zip(first, prefetched(batches), strict=True):
+    for batch, second_batch in zip(first, prefetched(batches), strict=True):
         assert batch[0]["token_ids"].shape == (batch_size, LENGTH)
-        assert_equal(batch, again)
+        assert_equal(batch, second_batch)
 
 
 def test_evaluation_does_not_depend_on_the_batch_size(rows):
-    def masked(batch_size):
+    def masked_tokens(batch_size):
         batches = held_out_batches(rows, batch_size=batch_size, seed=0, **COMMON)
         return np.concatenate([batch[0]["token_ids"] for batch in batches])[:ROWS]
 
-    np.testing.assert_array_equal(masked(3), masked(8))
+    np.testing.assert_array_equal(masked_tokens(3), masked_tokens(8))
 
 
 @pytest.mark.parametrize(
-    ("corpora", "most", "sample"),
+    ("corpora", "max_rows", "sample"),
     [
         ({"news": 4, "wiki": 7}, 100, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
         ({"news": 4, "wiki": 7}, 11, {"news": [0, 1, 2, 3], "wiki": [*range(4, 11)]}),
@@ -246,27 +246,27 @@ def test_evaluation_does_not_depend_on_the_batch_size(rows):
         ({}, 4, {}),
     ],
 )
-def test_a_sample_is_even_over_the_corpora_and_in_each(corpora, most, sample):
-    got = held_out_sample(corpora, most)
+def test_a_sample_is_spread_evenly_over_and_within_corpora(corpora, max_rows, sample):
+    got = held_out_sample(corpora, max_rows)
     assert {name: numbers.tolist() for name, numbers in got.items()} == sample
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, 4, 8])
-def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
+def test_a_sample_does_not_depend_on_the_batch_size(rows, batch_size):
     """A sample is evaluated with the masks of the full evaluation, for every batch size."""
     chosen = [0, 3, 4, 7, 9]
     everything = held_out_batches(rows, batch_size=ROWS, seed=0, **COMMON)[0]
     batches = held_out_batches(rows, batch_size=batch_size, seed=0, numbers=chosen, **COMMON)
     assert len(batches) == -(-5 // batch_size)
     inputs, labels, weights = concatenated(list(batches))
-    for place, number in enumerate(chosen):
+    for position, number in enumerate(chosen):
         for name, array in inputs.items():
-            np.testing.assert_array_equal(array[place], everything[0][name][number])
-        np.testing.assert_array_equal(labels[place], everything[1][number])
-        np.testing.assert_array_equal(weights[place], everything[2][number])
+            np.testing.assert_array_equal(array[position], everything[0][name][number])
+        np.testing.assert_array_equal(labels[position], everything[1][number])
+        np.testing.assert_array_equal(weights[position], everything[2][number])
     assert not weights[5:].any()
     if batch_size % 2 == 0:
-        pieces = [
+        shares = [
             held_out_batches(
                 rows,
                 batch_size=batch_size,
@@ -279,7 +279,7 @@ def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
             for i in range(2)
         ]
         for step, batch in enumerate(batches):
-            assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+            assert_equal(concatenated([piece[step] for piece in shares]), batch)
 
 
 def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
@@ -288,10 +288,10 @@ def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
     for step in (0, 1, 5, 1_000_003):
         batch = batches[step]
         assert numbers(batch) == numbers(training(rows, 4)[step])
-        pieces = [pretraining_batches(rows, process=i, processes=2, **settings) for i in range(2)]
-        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
-        started = pretraining_batches(rows, start_row=4 * step, **settings)
-        assert_equal(started[0], batch)
+        shares = [pretraining_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+        assert_equal(concatenated([piece[step] for piece in shares]), batch)
+        started_batches = pretraining_batches(rows, start_row=4 * step, **settings)
+        assert_equal(started_batches[0], batch)
         read = np.stack([rows[number] for number in numbers(batch)])
         np.testing.assert_array_equal(batch[0]["token_ids"], read[:, 0])
 
@@ -304,12 +304,12 @@ def test_next_tokens_of_every_held_out_row_are_evaluated_once(rows):
     np.testing.assert_array_equal(inputs["token_ids"][:ROWS], [rows[i][0] for i in range(ROWS)])
     assert (weights[:ROWS].sum(1) == LENGTH - 1).all()
     assert not weights[ROWS:].any()
-    pieces = [held_out_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+    shares = [held_out_batches(rows, process=i, processes=2, **settings) for i in range(2)]
     for step, batch in enumerate(batches):
-        assert_equal(concatenated([piece[step] for piece in pieces]), batch)
+        assert_equal(concatenated([piece[step] for piece in shares]), batch)
 
 
-def test_without_rows_there_is_nothing_to_train_on(rows):
+def test_training_without_rows_is_refused(rows):
     empty = PreparedRows.open(rows.folder, "held_out")
     with pytest.raises(InputError, match="has no held_out rows"):
         pretraining_batches(empty, batch_size=2, seed=0, **COMMON)
@@ -318,7 +318,7 @@ def test_without_rows_there_is_nothing_to_train_on(rows):
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras warns at each evaluation
 @pytest.mark.slow
-def test_fit_takes_the_batches(rows):
+def test_fit_accepts_the_batches(rows):
     keras = pytest.importorskip("keras")
     sizes = {"token_ids": LENGTH, "sequence_ids": LENGTH, "masked_positions": 2}
     inputs = {name: keras.Input((size,), dtype="int32", name=name) for name, size in sizes.items()}

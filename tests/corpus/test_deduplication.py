@@ -34,8 +34,8 @@ def similarity(first, second):
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
-def repeated(marks, is_repeated):
-    return [place for place, mark in enumerate(marks) if is_repeated(mark)]
+def duplicate_indices(marks, is_duplicate):
+    return [place for place, mark in enumerate(marks) if is_duplicate(mark)]
 
 
 def variants(seed, families=12, members=6, length=400):
@@ -53,29 +53,33 @@ def variants(seed, families=12, members=6, length=400):
 
 
 @given(few_texts)
-def test_exact_finds_texts_that_differ_in_white_space_and_width_alone(texts):
-    actual = repeated(exact_marks(texts), find_exact())
+def test_exact_ignores_white_space_and_width(texts):
+    actual = duplicate_indices(exact_marks(texts), find_exact())
     seen = [plain(text) for text in texts]
     assert actual == [i for i, text in enumerate(seen) if text in seen[:i]]
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("wanted", [0.6, 0.8])
-def test_near_finds_what_is_similar_and_keeps_what_is_not(seed, wanted):
+@pytest.mark.parametrize("threshold", [0.6, 0.8])
+def test_near_finds_similar_texts_and_keeps_others(seed, threshold):
     texts = variants(seed)
-    actual = repeated(near_marks(texts), find_near(wanted))
+    actual = duplicate_indices(near_marks(texts), find_near(threshold))
     kept = [i for i in range(len(texts)) if i not in actual]
     assert len(actual) > 10
     assert len(kept) > 12
     for i, text in enumerate(texts):
-        most = max((similarity(text, texts[j]) for j in kept if j < i), default=0)
-        assert most > wanted - 0.16 if i in actual else most < wanted + 0.16  # 4 sigma
+        max_similarity = max((similarity(text, texts[j]) for j in kept if j < i), default=0)
+        # 0.16 is 4 sigma of the estimate.
+        if i in actual:
+            assert max_similarity > threshold - 0.16
+        else:
+            assert max_similarity < threshold + 0.16
 
 
 @given(few_texts)
-def test_near_finds_what_exact_does(texts):
-    actual = repeated(near_marks(texts), find_near(0.8))
-    assert set(actual) >= set(repeated(exact_marks(texts), find_exact()))
+def test_near_finds_all_exact_duplicates(texts):
+    actual = duplicate_indices(near_marks(texts), find_near(0.8))
+    assert set(actual) >= set(duplicate_indices(exact_marks(texts), find_exact()))
     for i in actual:  # in such short texts, one other character gives other 5-grams
         assert plain(texts[i]) in [plain(text) for text in texts[:i]]
 
@@ -90,9 +94,9 @@ def test_signatures_estimate_the_similarity():
             for j in range(i)
         ]
     ).T
-    alike = (exact > 0.1) & (exact < 0.9)
-    assert alike.sum() > 50
-    assert abs(np.mean((estimated - exact)[alike])) < 0.02
+    intermediate = (exact > 0.1) & (exact < 0.9)
+    assert intermediate.sum() > 50
+    assert abs(np.mean((estimated - exact)[intermediate])) < 0.02
     assert np.abs(estimated - exact).max() < 0.18  # 4 sigma of a proportion of 128
 
 
@@ -108,33 +112,33 @@ def test_an_excluded_document_does_not_make_others_duplicates():
         chain.append("".join(text))
     assert min(similarity(*pair) for pair in pairwise(chain)) > 0.93
     assert similarity(chain[0], chain[-1]) < 0.6
-    actual = repeated(near_marks(chain), find_near(0.8))
+    actual = duplicate_indices(near_marks(chain), find_near(0.8))
     assert 1 in actual
     assert 2 <= len(chain) - len(actual) <= 5
 
 
 @pytest.mark.parametrize("marks", [exact_marks, near_marks])
 @given(texts=st.lists(any_text | st.none(), max_size=5))
-def test_a_mark_is_of_one_text_alone_and_any_text_has_one(marks, texts):
+def test_a_mark_depends_only_on_its_text(marks, texts):
     assert marks(texts) == [mark for text in texts for mark in marks([text])]
     assert [mark is None for mark in marks(texts)] == [text is None for text in texts]
 
 
 @pytest.mark.parametrize("marks", [exact_marks, near_marks])
-def test_white_space_and_width_make_no_other_mark(marks):
+def test_white_space_and_width_do_not_change_a_mark(marks):
     item, same, other = marks(["ＡＢＣ，甲乙丙丁", " ABC,\n甲乙\u3000丙丁 ", "ABD,甲乙丙丁"])
     assert item == same
     assert item != other
 
 
-def test_a_long_text_is_taken_in_blocks(monkeypatch):
+def test_a_long_text_is_processed_in_blocks(monkeypatch):
     text = "".join(variants(0))
-    whole = near_marks([text, text[:-1]])
+    expected = near_marks([text, text[:-1]])
     monkeypatch.setattr(duplicates, "_BLOCK", 100)
-    assert near_marks([text, text[:-1]]) == whole
+    assert near_marks([text, text[:-1]]) == expected
 
 
-def test_different_shingles_have_different_hashes_as_far_as_chance_allows():
+def test_shingle_hashes_rarely_collide():
     factors = np.random.default_rng(0).integers(2**63, size=5, dtype=np.uint64) * 2 + 1
     for text in (
         "".join(map(chr, range(0x4E00, 0x4E00 + 20_000))),
@@ -144,23 +148,23 @@ def test_different_shingles_have_different_hashes_as_far_as_chance_allows():
         hashes = duplicates._shingle_hashes(text, factors)
         assert hashes.dtype == np.uint32
         assert len(hashes) == len(text) - 4
-        wanted = len({text[i : i + 5] for i in range(len(text) - 4)})
-        assert len(set(hashes.tolist())) >= wanted - 1
+        distinct = len({text[i : i + 5] for i in range(len(text) - 4)})
+        assert len(set(hashes.tolist())) >= distinct - 1
         assert abs(np.mean(hashes / 2**32) - 0.5) < 0.01
         assert abs(np.mean(hashes & 1) - 0.5) < 0.02
 
 
 @given(st.floats(0.05, 0.999))
-def test_bands_find_nearly_all_that_is_similar_enough_and_as_little_else_as_they_can(wanted):
-    count, size = bands(wanted)
+def test_bands_have_high_recall_and_maximal_size(threshold):
+    count, size = bands(threshold)
     assert count >= 2
     assert count * size <= 128
-    assert 1 - (1 - wanted**size) ** count >= 0.95
+    assert 1 - (1 - threshold**size) ** count >= 0.95
     longer = [(128 // r, r) for r in range(size + 1, 65)]
-    assert all(1 - (1 - wanted**r) ** b < 0.95 for b, r in longer)
+    assert all(1 - (1 - threshold**r) ** b < 0.95 for b, r in longer)
 
 
-def test_without_the_library_the_message_says_what_to_install(monkeypatch):
+def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "datasketch", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[duplicates\]'.*exact"):
         find_near(0.8)

@@ -38,7 +38,7 @@ COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zst
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "ndjson", "json", "csv"])
-def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, suffix):
+def test_every_kind_of_file_is_read_in_order(tmp_path, kind, suffix):
     texts = ["第一篇。", "second\u2028one", "第三 篇"]
     lines = {
         "txt": texts,
@@ -56,7 +56,7 @@ def test_every_kind_of_file_gives_its_documents_in_order(tmp_path, kind, suffix)
     assert not report.bad
 
 
-def test_windows_line_ends_and_byte_order_marks_are_no_text(tmp_path):
+def test_windows_line_ends_and_byte_order_marks_are_removed(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeff甲乙\r\n\r\n丙\r\n".encode())
     (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "丁"}\r\n'.encode())
     assert read(tmp_path / "*")[0] == ["甲乙", "丙", "丁"]
@@ -89,7 +89,7 @@ def write_parquet(path, columns):
 
 
 @pytest.mark.parametrize(("start", "bad"), [("\n\n", 0), ('"a"b\n', 1)])
-def test_a_csv_may_begin_with_lines_that_are_no_header(tmp_path, start, bad):
+def test_lines_before_the_csv_header_are_skipped(tmp_path, start, bad):
     path = tmp_path / "a.csv"
     path.write_text(f"{start}n,text\n1,甲\n", encoding="utf-8")
     documents, report = read(path)
@@ -97,7 +97,7 @@ def test_a_csv_may_begin_with_lines_that_are_no_header(tmp_path, start, bad):
     assert [example.startswith(f"{path}:1: breaks") for example in report.examples] == [True] * bad
 
 
-def test_a_parquet_column_gives_documents_and_other_values_are_bad(tmp_path):
+def test_a_parquet_column_is_read_and_missing_values_are_bad(tmp_path):
     path = tmp_path / "a.parquet"
     write_parquet(path, {"n": [1, 2, 3, 4, 5], "text": ["甲", None, "", "乙\n丙", "丁"]})
     documents, report = read(path)
@@ -149,7 +149,7 @@ def test_urls_are_opened_by_fsspec():
         ("s3://bucket/a.txt", r"cannot open s3://bucket/a\.txt: .*s3fs"),
     ],
 )
-def test_urls_that_cannot_be_opened_say_what_is_missing(url, message):
+def test_urls_that_cannot_be_opened_are_reported(url, message):
     if url.startswith("s3") and find_spec("s3fs"):
         pytest.skip("s3fs is installed here")
     with pytest.raises(InputError, match=message):
@@ -196,11 +196,11 @@ def test_strict_stops_at_the_first_bad_line_and_names_it(tmp_path, line, kind):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
+def test_a_truncated_file_is_read_up_to_the_damage(tmp_path, suffix):
     lines = [f"{i} {os.urandom(40).hex()}" for i in range(20_000)]
     path = tmp_path / f"a.txt{suffix}"
-    whole = COMPRESSED[suffix]("\n".join(lines).encode())
-    path.write_bytes(whole[: len(whole) // 2])
+    compressed = COMPRESSED[suffix]("\n".join(lines).encode())
+    path.write_bytes(compressed[: len(compressed) // 2])
     documents, report = read(path)
     assert 5_000 < len(documents) < 15_000
     assert documents == lines[: len(documents)]
@@ -211,7 +211,7 @@ def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_of_a_truncated_small_file_what_is_whole_is_given_too(tmp_path, suffix):
+def test_a_truncated_small_file_is_read_up_to_the_damage(tmp_path, suffix):
     lines = [f"{i} {os.urandom(40).hex()}" for i in range(2_500)]
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(COMPRESSED[suffix]("\n".join(lines).encode())[:-100])
@@ -253,7 +253,7 @@ def names(entries):
     return [(file.corpus, file.name) for file in find_files(entries)]
 
 
-def test_corpora_come_in_the_order_of_their_names_and_their_files_sorted(tmp_path, monkeypatch):
+def test_corpora_keep_their_order_and_files_are_sorted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("a.txt", "b.txt", "c.txt", "d.txt", "e.txt"):
         (tmp_path / name).touch()
@@ -265,7 +265,7 @@ def test_corpora_come_in_the_order_of_their_names_and_their_files_sorted(tmp_pat
     ]
 
 
-def test_an_equals_sign_in_a_path_is_none_after_a_name(tmp_path, monkeypatch):
+def test_an_equals_sign_in_a_path_does_not_end_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "lang=zh").mkdir()
     (tmp_path / "lang=zh" / "a.txt").touch()
@@ -289,7 +289,7 @@ def test_a_url_may_have_a_name_and_an_equals_sign():
 
 
 @pytest.mark.parametrize("other", ["two=*.txt", "a.txt"])
-def test_a_file_of_two_corpora_is_refused(tmp_path, monkeypatch, other):
+def test_a_file_in_two_corpora_is_refused(tmp_path, monkeypatch, other):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").touch()
     with pytest.raises(InputError, match=r"a\.txt is of two corpora, 'one' and '(two)?'\. Give"):
@@ -316,13 +316,13 @@ def test_a_repeated_line_is_kept_at_its_first_position(lines):
 
 
 @given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
-def test_a_document_too_short_without_its_repeated_lines_is_excluded(texts, least, drop):
-    config = CorpusConfig(("x",), min_characters=least, drop_repeated_lines=drop)
+def test_filters_drop_repeated_lines_and_then_short_documents(texts, min_characters, drop):
+    config = CorpusConfig(("x",), min_characters=min_characters, drop_repeated_lines=drop)
     actual = filtered(texts, config)
     shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]
     assert len(actual.texts) == len(texts)
-    for kept, (text, _) in zip(actual.texts, shortened, strict=True):
-        assert kept == (text if len(text.strip()) >= least else None)
+    for actual_text, (text, _) in zip(actual.texts, shortened, strict=True):
+        assert actual_text == (text if len(text.strip()) >= min_characters else None)
     assert actual.short == actual.texts.count(None)
     assert actual.repeated_lines == sum(dropped for _, dropped in shortened)
 
@@ -350,7 +350,7 @@ def test_a_negative_number_of_characters_is_refused():
         (["a.parquet.gz"], r"a\.parquet\.gz is of no kind.*all but \.parquet may be compressed"),
     ],
 )
-def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, globs, message):
+def test_unreadable_corpora_are_refused_with_a_fix(tmp_path, monkeypatch, globs, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     (tmp_path / "a.txt").touch()
@@ -360,14 +360,14 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, g
         find_files(globs)
 
 
-def test_a_missing_file_is_an_error_of_the_user(tmp_path):
+def test_a_missing_file_is_an_input_error(tmp_path):
     missing = StoredFile(str(tmp_path / "missing.txt"), 1, "")
     with pytest.raises(InputError, match=r"cannot read .*missing\.txt"):
         list(read_documents([missing], CorpusConfig(("x",)), CorpusReport()))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
-def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
+def test_reading_keeps_only_one_line_in_memory(tmp_path, name):
     line = (json.dumps({"text": "字" * 500}) + "\n").encode()
     path = tmp_path / name
     with (gzip.open if name.endswith("gz") else open)(path, "wb") as file:
@@ -383,18 +383,18 @@ def test_reading_holds_one_line_and_not_the_file(tmp_path, name):
     assert peak < 3 << 20
 
 
-WIDE = {  # UTF-16 with a byte order mark, like Excel's "Unicode text"
+UTF_16 = {  # UTF-16 with a byte order mark, like Excel's "Unicode text"
     "little": lambda text: b"\xff\xfe" + text.encode("utf-16-le"),
     "big": lambda text: b"\xfe\xff" + text.encode("utf-16-be"),
 }
 # 上 and 一 contain the bytes 0A and 00; the last text has surrogates.
-UP_AND_ONE = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]
+UTF_16_TEXTS = ["上海上一上", "一上，第2篇" * 900, "𠀀𠀁 emoji 😀"]
 
 
-@pytest.mark.parametrize("encode", WIDE.values(), ids=WIDE)
-@pytest.mark.parametrize("texts", [UP_AND_ONE, ["plain words", "in Latin letters"]])
+@pytest.mark.parametrize("encode", UTF_16.values(), ids=UTF_16)
+@pytest.mark.parametrize("texts", [UTF_16_TEXTS, ["plain words", "in Latin letters"]])
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl", "a.csv"])
-def test_utf_16_is_read_as_its_writer_meant_it(tmp_path, encode, texts, name):
+def test_utf_16_is_read(tmp_path, encode, texts, name):
     lines = {
         "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in texts],
         "csv": ["n,text", *(f"1,{text}" for text in texts)],
@@ -406,7 +406,7 @@ def test_utf_16_is_read_as_its_writer_meant_it(tmp_path, encode, texts, name):
     assert not report.bad
 
 
-def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
+def test_damage_in_utf_16_is_a_bad_line(tmp_path):
     lines = ["好", "?", "上", "末"]
     content = "\n".join(lines).encode("utf-16").replace(b"?\0", b"\0\xd8")  # a lone surrogate
     (tmp_path / "a.txt").write_bytes(content + b"x")
@@ -425,7 +425,7 @@ def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
         ("今天\0天气很好\n".encode("gb18030"), ["今天\0天气很好"]),
     ],
 )
-def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents):
+def test_zero_bytes_and_bad_lines_are_not_taken_for_utf_16(tmp_path, content, documents):
     (tmp_path / "a.txt").write_bytes(content)
     assert read(tmp_path / "a.txt")[0] == documents
 
@@ -433,7 +433,7 @@ def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents
 @pytest.mark.parametrize(
     "packed", [lambda text: text.encode("utf-16-le"), lambda text: gzip.compress(text.encode())]
 )
-def test_bytes_that_are_no_text_give_no_documents(tmp_path, packed):
+def test_binary_files_give_no_documents(tmp_path, packed):
     text = "".join(f"第{n}篇：{'今天天气很好'[n % 6 :]}，{n * n}度。\n" for n in range(3000))
     (tmp_path / "a.txt").write_bytes(packed(text))
     documents, report = read(tmp_path / "a.txt")
@@ -442,22 +442,22 @@ def test_bytes_that_are_no_text_give_no_documents(tmp_path, packed):
     assert not report.encodings
 
 
-GB = ["房间很干净，早餐一般", "下次还来", "末尾"]
+GB18030_TEXTS = ["房间很干净，早餐一般", "下次还来", "末尾"]
 
 
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("kind", ["txt", "jsonl", "csv"])
-def test_the_encoding_of_each_file_is_found_and_said(tmp_path, kind, suffix):
+def test_the_encoding_of_each_file_is_detected_and_reported(tmp_path, kind, suffix):
     lines = {
-        "txt": GB,
-        "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in GB],
-        "csv": ["n,text", *(f"1,{text}" for text in GB)],
+        "txt": GB18030_TEXTS,
+        "jsonl": [json.dumps({"text": text}, ensure_ascii=False) for text in GB18030_TEXTS],
+        "csv": ["n,text", *(f"1,{text}" for text in GB18030_TEXTS)],
     }[kind]
     for name, encoding in (("a", "gb18030"), ("b", "utf-8"), ("c", "gb18030")):
         content = "\n".join(lines).encode(encoding)
         (tmp_path / f"{name}.{kind}{suffix}").write_bytes(COMPRESSED[suffix](content))
     documents, report = read(tmp_path / "*")
-    assert documents == GB * 3
+    assert documents == GB18030_TEXTS * 3
     assert not report.bad
     a, c = (f"{tmp_path}/{name}.{kind}{suffix}" for name in "ac")
     assert report.summary().split("\n")[1:] == [f"read as GB18030: {a}, {c}"]
@@ -465,13 +465,13 @@ def test_the_encoding_of_each_file_is_found_and_said(tmp_path, kind, suffix):
 
 def test_many_files_of_an_encoding_are_not_all_named(tmp_path):
     for number in range(8):
-        (tmp_path / f"{number}.txt").write_bytes(GB[0].encode("gb18030"))
+        (tmp_path / f"{number}.txt").write_bytes(GB18030_TEXTS[0].encode("gb18030"))
     summary = read(tmp_path / "*")[1].summary()
     assert summary.endswith(f"{tmp_path}/4.txt and 3 more files")
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])
-def test_what_is_damaged_in_gb18030_is_a_bad_line(tmp_path, kind):
+def test_damage_in_gb18030_is_a_bad_line(tmp_path, kind):
     path = tmp_path / f"a.{kind}"
     lines = ["好", "?", "很好的书", "!", "末"]
     if kind == "jsonl":
@@ -486,7 +486,7 @@ def test_what_is_damaged_in_gb18030_is_a_bad_line(tmp_path, kind):
         read(path, strict=True)
 
 
-def test_an_encoding_that_is_named_is_not_guessed(tmp_path):
+def test_a_given_encoding_is_used(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("天氣\n大學\n".encode("big5") + b"\xff\n")
     documents, report = read(path, encoding="big5")
@@ -501,7 +501,7 @@ class PayloadError(Exception):
     """An error like those of network libraries, which is not an OSError."""
 
 
-class BrokenOff(io.BytesIO):
+class BrokenConnection(io.BytesIO):
     """A connection that breaks off after 30,000 bytes."""
 
     def read(self, size=-1):
@@ -511,28 +511,28 @@ class BrokenOff(io.BytesIO):
 
 
 @pytest.fixture
-def broken_off(monkeypatch):
+def break_connection(monkeypatch):
     """A function that makes reading a URL past 30,000 bytes raise this error."""
     opened = streams._opened
 
-    def spoil(url, error):
-        def fetch(asked):
-            if asked != url:
-                return opened(asked)
-            file = BrokenOff(opened(asked).read())
+    def install(url, error):
+        def fetch(requested):
+            if requested != url:
+                return opened(requested)
+            file = BrokenConnection(opened(requested).read())
             file.error = error
             return file
 
         monkeypatch.setattr(streams, "_opened", fetch)
 
-    return spoil
+    return install
 
 
 @pytest.mark.parametrize(
     "error", [PayloadError("payload"), ConnectionResetError(104, "reset by peer")]
 )
 @pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.jsonl.zst", "a.csv.xz", "a.parquet"])
-def test_a_connection_that_breaks_off_is_no_damage_of_the_text(broken_off, tmp_path, name, error):
+def test_a_broken_connection_is_not_damage_of_the_file(break_connection, tmp_path, name, error):
     texts = [os.urandom(40).hex() for _ in range(2_000)]
     if name.endswith("parquet"):
         path = tmp_path / name
@@ -547,7 +547,7 @@ def test_a_connection_that_breaks_off_is_no_damage_of_the_text(broken_off, tmp_p
     url = f"memory://broken/{name}"
     assert read(url)[0] == texts
     (actual,) = find_files([url])
-    broken_off(actual.url, error)
+    break_connection(actual.url, error)
     report = CorpusReport()
     with pytest.raises(ReadError, match=r"cannot read memory.*(payload|reset by peer)\. What is"):
         list(read_documents([actual], CorpusConfig((url,)), report))

@@ -13,11 +13,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import check_length
 
 
-class Manual:
+class ManualPool:
     """A pool whose items are finished by the test."""
 
-    def __init__(self, room):
-        self.size = room
+    def __init__(self, size):
+        self.size = size
         self.futures = []
         self.pool = Workers(self.submit, lambda: self.size)
 
@@ -25,13 +25,13 @@ class Manual:
         self.futures.append(Future())
         return self.futures[-1].result
 
-    def do(self, *numbers):
+    def finish(self, *numbers):
         for number in numbers:
             self.futures[number].set_result(number)
 
 
-def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
-    manual, read = Manual(4), []
+def test_results_keep_the_order_of_items_and_few_are_pending():
+    manual, read = ManualPool(4), []
     results = in_order(manual.pool, (read.append(n) or n for n in range(10)))
     threading.Timer(0.05, manual.do, (3, 2, 1, 0)).start()
     assert next(results) == (0, 0)
@@ -49,7 +49,7 @@ def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
     assert next(results) == (8, 8)
 
 
-def opened(engine, task, folder, scheduler=None):
+def open_workers(engine, task, folder, scheduler=None):
     count = {"alone": 1, "processes": 2}.get(engine)
     kind = "dask" if engine == "dask" else "processes"
     return workers.open_workers(task, folder, kind, scheduler, count)
@@ -66,18 +66,18 @@ def scheduler():
 
 
 @pytest.mark.parametrize("engine", ["alone", "processes", "dask"])
-def test_every_engine_gives_the_same_and_leaves_no_file(engine, scheduler, tmp_path):
+def test_every_engine_gives_the_same_results_and_leaves_no_files(engine, scheduler, tmp_path):
     texts = ["你" * n for n in range(30)]
-    with opened(engine, len, tmp_path, scheduler) as pool:
+    with open_workers(engine, len, tmp_path, scheduler) as pool:
         assert list(in_order(pool, texts)) == [(text, len(text)) for text in texts]
         assert list(in_order(pool, [])) == []
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("engine", ["alone", "processes", "dask"])
-def test_bad_input_inside_a_task_comes_out_as_it_is(engine, scheduler, tmp_path):
+def test_an_input_error_inside_a_task_is_raised_unchanged(engine, scheduler, tmp_path):
     with (
-        opened(engine, check_length, tmp_path, scheduler) as pool,
+        open_workers(engine, check_length, tmp_path, scheduler) as pool,
         pytest.raises(InputError, match="at least") as raised,
     ):
         list(in_order(pool, [8, 8, 2, 8]))
@@ -87,7 +87,7 @@ def test_bad_input_inside_a_task_comes_out_as_it_is(engine, scheduler, tmp_path)
 def test_a_killed_process_is_reported(tmp_path):
     with (
         pytest.raises(EngineError, match=r"was killed.*The same command continues"),
-        opened("processes", os._exit, tmp_path) as pool,
+        open_workers("processes", os._exit, tmp_path) as pool,
     ):
         list(in_order(pool, [3, 3]))
 
@@ -98,10 +98,10 @@ def test_a_worker_with_other_versions_refuses(tmp_path):
         workers._run(job, pickle.dumps("你好"))
 
 
-def test_a_worker_that_does_not_see_the_folder_refuses(tmp_path, scheduler):
+def test_a_worker_without_access_to_the_folder_refuses(tmp_path, scheduler):
     with (
         pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"),
-        opened("dask", len, tmp_path / "elsewhere", scheduler) as pool,
+        open_workers("dask", len, tmp_path / "elsewhere", scheduler) as pool,
     ):
         list(in_order(pool, ["你好"]))
 
@@ -125,16 +125,16 @@ def test_the_scheduler_may_be_an_environment_variable(scheduler, tmp_path, monke
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
     check_engine("dask", None, None)
     check_engine("processes", None, 3)
-    with opened("dask", len, tmp_path) as pool:
+    with open_workers("dask", len, tmp_path) as pool:
         assert list(in_order(pool, ["你好"])) == [("你好", 2)]
 
 
 @pytest.fixture
 def closed_port():
     """A port without a listener."""
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        yield taken.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
 
 
 def test_an_unreachable_scheduler_is_reported_and_nothing_is_written(
@@ -158,22 +158,22 @@ def test_an_unreachable_scheduler_is_reported_and_nothing_is_written(
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"type": "Scheduler"}'])
-def test_a_file_that_is_no_scheduler_file_is_refused(content, tmp_path):
+def test_an_invalid_scheduler_file_is_refused(content, tmp_path):
     pytest.importorskip("distributed")
     (tmp_path / "scheduler.json").write_text(content)
     with pytest.raises(InputError, match=r"scheduler\.json (is not|contains no)|at None"):
         workers.check_cluster(str(tmp_path / "scheduler.json"))
 
 
-def test_without_the_extra_it_is_named(monkeypatch):
+def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setitem(workers.sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
         workers.check_cluster("tcp://127.0.0.1:8786")
 
 
-def test_windows_waits_for_61_processes_and_no_more(monkeypatch, tmp_path):
-    asked = []
+def test_windows_uses_at_most_61_processes(monkeypatch, tmp_path):
+    counts = []
     monkeypatch.setattr(workers.sys, "platform", "win32")
-    monkeypatch.setattr(workers, "processes", lambda task, count: asked.append(count))
+    monkeypatch.setattr(workers, "processes", lambda task, count: counts.append(count))
     workers.open_workers(len, tmp_path, "processes", None, 128)
-    assert asked == [61]
+    assert counts == [61]

@@ -33,9 +33,9 @@ def rows_of(word_sizes, length):
     return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)[0]
 
 
-def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
+def mask(row, predictions=9, draw=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
     objective = MaskedTokens(MASK, RANDOM, config)
-    masked = objective.masked(row[None], [which], predictions, **settings)
+    masked = objective.masked(row[None], [draw], predictions, **settings)
     return MaskedRows(*(array[0] for array in masked))
 
 
@@ -47,7 +47,7 @@ word_sizes = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=30), min_
 
 
 @given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.integers(0, 2**40))
-def test_whole_words_and_nothing_else_are_predicted(sizes, length, predictions, seed):
+def test_only_whole_words_are_predicted(sizes, length, predictions, seed):
     for row in rows_of(sizes, length):
         masked = mask(row, predictions, (seed, 0, 0))
         used = int(masked.weights.sum())
@@ -67,27 +67,27 @@ def test_whole_words_and_nothing_else_are_predicted(sizes, length, predictions, 
 
 
 @given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.floats(0.01, 0.99))
-def test_so_many_tokens_are_predicted_that_no_word_left_would_fit(sizes, length, predictions, rate):
+def test_no_remaining_word_fits_into_the_mask_budget(sizes, length, predictions, rate):
     for row in rows_of(sizes, length):
         masked = mask(row, predictions, config=MaskingConfig(rate))
         limit = min(predictions, max(1, round(rate * np.count_nonzero(row[2]))))
         space = limit - int(masked.weights.sum())
         assert space >= 0
-        left = set(row[2].tolist()) - {0} - chosen_words(row, masked)
-        assert all(np.count_nonzero(row[2] == word) > space for word in left)
+        remaining = set(row[2].tolist()) - {0} - chosen_words(row, masked)
+        assert all(np.count_nonzero(row[2] == word) > space for word in remaining)
 
 
 @given(word_sizes, st.integers(3, 64))
-def test_a_word_has_one_fate(sizes, length):
+def test_all_tokens_of_a_word_are_treated_alike(sizes, length):
     for row in rows_of(sizes, length):
         masked = mask(row, 20, config=MaskingConfig(0.5, 0.4, 0.3))
         for word in chosen_words(row, masked):
             before, after = row[0, row[2] == word], masked.token_ids[row[2] == word]
-            kept, hidden = (after == before).all(), (after == MASK).all()
-            assert kept or hidden or np.isin(after, RANDOM).all()
+            unchanged, hidden = (after == before).all(), (after == MASK).all()
+            assert unchanged or hidden or np.isin(after, RANDOM).all()
 
 
-def test_the_shares_are_those_that_were_asked_for():
+def test_masking_has_the_given_rates():
     row = rows_of([[1, 2, 1, 1, 3, 1] * 60], 512)[0]
     words, tokens = np.zeros(3), 0  # words that are masked, replaced, kept
     for number in range(3_000):
@@ -103,7 +103,7 @@ def test_the_shares_are_those_that_were_asked_for():
     np.testing.assert_allclose(words / words.sum(), [0.8, 0.1, 0.1], atol=0.003)  # > 4 sigma
 
 
-def test_every_word_and_every_replacement_has_its_chance():
+def test_words_and_replacements_are_chosen_uniformly():
     row = rows_of([[1] * 62], 64)[0]
     chosen, replacements = np.zeros(64), []
     for number in range(6_000):
@@ -116,26 +116,26 @@ def test_every_word_and_every_replacement_has_its_chance():
     np.testing.assert_allclose(np.bincount(replacements)[200:] / 54_000, 0.01, atol=0.002)
 
 
-def test_the_same_seed_epoch_and_row_give_the_same_masks_and_any_other_give_others():
+def test_masks_are_a_function_of_seed_epoch_and_row():
     row = rows_of([[1, 2] * 100], 128)[0]
     first = mask(row, 19, (5, 6, 7))
-    for array, again in zip(first, mask(row, 19, (5, 6, 7)), strict=True):
-        np.testing.assert_array_equal(array, again)
+    for array, second in zip(first, mask(row, 19, (5, 6, 7)), strict=True):
+        np.testing.assert_array_equal(array, second)
     for other in ((4, 6, 7), (5, 7, 7), (5, 6, 8), (7, 6, 5)):
         assert mask(row, 19, other).positions.tolist() != first.positions.tolist()
 
 
-def test_a_row_is_masked_the_same_whatever_is_in_its_batch():
+def test_a_rows_mask_does_not_depend_on_its_batch():
     rows = rows_of([[1, 2, 1] * 40, [2] * 9, [1], [7]], 32)
     draws = [(0, 0, i) for i in range(len(rows))]
     batch = MaskedTokens(MASK, RANDOM).masked(rows, draws, predictions=4)
     assert [array.dtype for array in batch] == [np.int32, np.int32, np.int32, np.float32]
     for i, row in enumerate(rows):
-        for array, alone in zip(batch, mask(row, 4, (0, 0, i)), strict=True):
-            np.testing.assert_array_equal(array[i], alone)
+        for array, single in zip(batch, mask(row, 4, (0, 0, i)), strict=True):
+            np.testing.assert_array_equal(array[i], single)
 
 
-def test_masking_leaves_its_input_alone():
+def test_masking_does_not_change_its_input():
     rows = rows_of([[1, 2, 1] * 9], 32)
     before = rows.copy()
     rows.flags.writeable = False  # like the rows of a memory map
@@ -144,7 +144,7 @@ def test_masking_leaves_its_input_alone():
 
 
 @pytest.mark.parametrize("row", [rows_of([[5]], 9)[0], np.zeros((3, 9), np.uint8)])
-def test_a_row_in_which_nothing_can_be_chosen_weighs_nothing(row):
+def test_a_row_without_maskable_words_has_no_weight(row):
     masked = mask(row, 1)
     assert not masked.weights.any()
     np.testing.assert_array_equal(masked.token_ids, row[0])
@@ -160,7 +160,7 @@ def test_there_are_slots_for_every_prediction(sizes, length, rate):
 
 
 @pytest.mark.parametrize("rates", [(0.3, 0.15), (0.1, 0.4)])
-def test_the_rate_goes_from_the_first_to_the_second(rates):
+def test_the_mask_rate_changes_linearly_with_progress(rates):
     row = rows_of([[1] * 402], 404)[0]
     config = MaskingConfig(rates)
     predictions = predictions_per_row(404, config.highest_rate)
@@ -190,6 +190,6 @@ def test_no_special_token_replaces_a_word():
         ((0.15, -0.1, 0.3), "must be 0 or more"),
     ],
 )
-def test_shares_that_contradict_each_other_are_refused(shares, message):
+def test_contradicting_rates_are_refused(shares, message):
     with pytest.raises(InputError, match=message):
         MaskingConfig(*shares)

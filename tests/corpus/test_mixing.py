@@ -27,7 +27,7 @@ def mixtures(draw):
     return rows, MixingConfig(corpus_temperature=draw(st.floats(1, 20)))
 
 
-def parts_of(rows, config):
+def weights_of(rows, config):
     """Return the weight of each corpus as a fraction."""
     if config.corpus_weights:
         return [Fraction(config.corpus_weights[name]) for name in rows]
@@ -44,36 +44,36 @@ def corpus_of(rows, row):
 
 
 @given(mixtures())
-def test_shares_add_up_and_are_exact_to_a_row_where_each_corpus_deserves_one(mixture):
+def test_rows_of_corpora_match_their_weights_within_one(mixture):
     rows, config = mixture
-    total, parts = sum(rows.values()), parts_of(*mixture)
+    total, corpus_weights = sum(rows.values()), weights_of(*mixture)
     shares = epoch_rows(rows, config)
     assert list(shares) == list(rows)
     assert sum(shares.values()) == total
     assert min(shares.values()) >= 1
-    wanted = [total * part / sum(parts) for part in parts]
-    if min(wanted) >= 1:
-        for share, quota in zip(shares.values(), wanted, strict=True):
+    quotas = [total * part / sum(corpus_weights) for part in corpus_weights]
+    if min(quotas) >= 1:
+        for share, quota in zip(shares.values(), quotas, strict=True):
             assert abs(share - quota) < 1 + Fraction(1, 10**6)
-    for share, quota in zip(shares.values(), wanted, strict=True):
+    for share, quota in zip(shares.values(), quotas, strict=True):
         assert share < quota + 1 + Fraction(1, 10**6), "who gives to the poor, never gets"
 
 
 @given(mixtures())
-def test_a_larger_weight_never_gets_fewer_rows_except_for_the_guaranteed_minimum(mixture):
+def test_a_larger_weight_never_gets_fewer_rows(mixture):
     rows, config = mixture
-    parts = dict(zip(rows, parts_of(*mixture), strict=True))
+    corpus_weights = dict(zip(rows, weights_of(*mixture), strict=True))
     shares = epoch_rows(rows, config)
     for item in rows:
         for other in rows:
-            if parts[item] > parts[other] * (1 + Fraction(1, 10**6)):
+            if corpus_weights[item] > corpus_weights[other] * (1 + Fraction(1, 10**6)):
                 assert shares[item] >= shares[other] - 1
 
 
-def test_examples_by_hand():
+def test_epoch_rows_of_examples():
     rows = {"news": 60, "wiki": 30, "law": 10}
-    weighed = MixingConfig({"law": 1, "news": 2, "wiki": 1})
-    assert epoch_rows(rows, weighed) == {"news": 50, "wiki": 25, "law": 25}
+    weighted = MixingConfig({"law": 1, "news": 2, "wiki": 1})
+    assert epoch_rows(rows, weighted) == {"news": 50, "wiki": 25, "law": 25}
     thirds = MixingConfig(dict.fromkeys(rows, 0.7))
     assert epoch_rows(rows, thirds) == {"news": 34, "wiki": 33, "law": 33}
     squares = {"a": 81, "b": 9, "c": 1}
@@ -84,14 +84,14 @@ def test_examples_by_hand():
 
 
 @given(corpora)
-def test_a_high_temperature_makes_all_corpora_alike_and_1_leaves_them(rows):
+def test_high_temperatures_equalize_corpora_and_1_keeps_them(rows):
     assert epoch_rows(rows, MixingConfig()) == rows
     shares = epoch_rows(rows, MixingConfig(corpus_temperature=1e9)).values()
     assert max(shares) - min(shares) <= 1
 
 
 @given(corpora, st.floats(1, 10), st.floats(1, 10))
-def test_the_higher_the_temperature_the_less_the_largest_corpus_has(rows, first, second):
+def test_a_higher_temperature_shrinks_the_largest_corpus(rows, first, second):
     largest = max(rows, key=lambda name: rows[name])
     cool, hot = (
         epoch_rows(rows, MixingConfig(corpus_temperature=t))[largest]
@@ -111,27 +111,27 @@ def test_every_row_of_a_corpus_is_seen_equally_often(mixture, seed, epochs):
         assert Counter(corpus_of(rows, row)[0] for row, _ in places) == shares
         seen.update(row for row, _ in places)
         for name, count in rows.items():
-            own = [
+            rows_of_corpus = [
                 seen[row] for row in range(sum(rows.values())) if corpus_of(rows, row)[0] == name
             ]
-            assert len(own) == count
-            assert max(own) - min(own) <= 1
+            assert len(rows_of_corpus) == count
+            assert max(rows_of_corpus) - min(rows_of_corpus) <= 1
 
 
 @given(mixtures(), st.integers(0, 2**40), st.integers(1, 4))
-def test_a_row_is_never_twice_in_the_same_pass(mixture, seed, epochs):
+def test_a_row_occurs_only_once_in_a_pass(mixture, seed, epochs):
     rows, config = mixture
     row_at = endless_order(rows, config, seed)
     places = [row_at(place) for place in range(epochs * sum(rows.values()))]
     assert len(set(places)) == len(places)
     passes = {}
-    for row, passed in places:
-        passes.setdefault(row, set()).add(passed)
+    for row, pass_number in places:
+        passes.setdefault(row, set()).add(pass_number)
     assert all(actual == set(range(len(actual))) for actual in passes.values())
 
 
 @given(mixtures(), st.integers(0, 2**40), st.integers(0, 10**12))
-def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch):
+def test_an_epoch_continues_after_the_previous_one(mixture, seed, epoch):
     """An epoch continues each corpus after the rows of the previous epoch.
 
     The reference counts the passes over each corpus directly.
@@ -141,32 +141,32 @@ def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch)
     row_at = endless_order(rows, config, seed)
     actual = [row_at(epoch * total + i) for i in range(total)]
     assert len(set(actual)) == total  # no row twice in one pass
-    passes = Counter((corpus_of(rows, row)[0], passed) for row, passed in actual)
-    walked = Counter(
+    passes = Counter((corpus_of(rows, row)[0], pass_number) for row, pass_number in actual)
+    expected = Counter(
         (name, place // count)
         for name, count in rows.items()
         for place in range(epoch * shares[name], (epoch + 1) * shares[name])
     )
-    assert passes == walked
+    assert passes == expected
 
 
-def test_a_corpus_with_a_small_share_is_not_walked_through_in_its_own_order():
+def test_a_corpus_with_a_small_share_is_shuffled():
     """A corpus with a small share is shuffled, so that a partial pass also has its last rows.
 
     Passes have different orders.
     """
     row_at = endless_order({"a": 1000, "b": 1000}, MixingConfig({"a": 1, "b": 9}), seed=0)
     epochs = [[row_at(2000 * epoch + i) for i in range(2000)] for epoch in range(10)]
-    own = [[row for row, _ in epoch if row < 1000] for epoch in epochs]
-    assert [len(rows) for rows in own] == [200] * 10
-    assert all(400 < np.mean(rows) < 600 for rows in own)
-    assert set(own[0]) != set(own[5])
+    rows_of_corpus = [[row for row, _ in epoch if row < 1000] for epoch in epochs]
+    assert [len(rows) for rows in rows_of_corpus] == [200] * 10
+    assert all(400 < np.mean(rows) < 600 for rows in rows_of_corpus)
+    assert set(rows_of_corpus[0]) != set(rows_of_corpus[5])
 
 
 @given(corpora, st.integers(0, 2**40), st.integers(0, 3), st.booleans())
-def test_without_mixing_the_order_is_that_of_all_rows_shuffled(rows, seed, epoch, alone):
-    rows = {"a": sum(rows.values())} if alone else rows
-    config = MixingConfig({"a": 0.3}) if alone else MixingConfig()
+def test_without_mixing_all_rows_are_shuffled_together(rows, seed, epoch, single_corpus):
+    rows = {"a": sum(rows.values())} if single_corpus else rows
+    config = MixingConfig({"a": 0.3}) if single_corpus else MixingConfig()
     total = sum(rows.values())
     row_at = endless_order(rows, config, seed)
     numbers = np.arange(total, dtype=np.uint32)
@@ -203,7 +203,7 @@ def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
         ),
     ],
 )
-def test_settings_that_cannot_be_are_refused_at_once(settings, message):
+def test_invalid_settings_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
         MixingConfig(**settings)
 

@@ -31,7 +31,7 @@ def draws(rows, seed=0):
     return [(seed, 0, number) for number in range(len(rows))]
 
 
-def test_the_next_token_is_the_label_wherever_the_document_goes_on(rows):
+def test_labels_are_the_next_tokens_within_a_document(rows):
     inputs, labels, weights = NextTokens()(rows, draws(rows))
     assert set(inputs) == {"token_ids", "sequence_ids"}
     assert {array.dtype for array in (*inputs.values(), labels)} == {np.dtype("int32")}
@@ -39,23 +39,23 @@ def test_the_next_token_is_the_label_wherever_the_document_goes_on(rows):
     for row, (tokens, documents, _) in enumerate(rows):
         np.testing.assert_array_equal(inputs["token_ids"][row], tokens)
         np.testing.assert_array_equal(inputs["sequence_ids"][row], documents)
-        for place in range(LENGTH):
-            last = place + 1 == LENGTH or documents[place + 1] != documents[place]
-            counts = documents[place] != 0 and not last
-            assert weights[row, place] == counts
-            assert labels[row, place] == (tokens[place + 1] if counts else 0)
+        for position in range(LENGTH):
+            last = position + 1 == LENGTH or documents[position + 1] != documents[position]
+            counts = documents[position] != 0 and not last
+            assert weights[row, position] == counts
+            assert labels[row, position] == (tokens[position + 1] if counts else 0)
 
 
-def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
+def test_every_token_of_a_document_but_the_first_is_a_label(rows):
     inputs, labels, weights = NextTokens()(rows, draws(rows))
-    several = 0
+    multiple = 0
     for row, document in ((i, d) for i in range(len(rows)) for d in range(1, rows[i, 1].max() + 1)):
-        own = inputs["sequence_ids"][row] == document
-        labelled = labels[row][own & (weights[row] == 1)]
-        np.testing.assert_array_equal(labelled, inputs["token_ids"][row][own][1:])
+        in_document = inputs["sequence_ids"][row] == document
+        labelled = labels[row][in_document & (weights[row] == 1)]
+        np.testing.assert_array_equal(labelled, inputs["token_ids"][row][in_document][1:])
         assert labelled[-1] == SEP
-        several += document > 1
-    assert several > 10  # rows with several documents do occur
+        multiple += document > 1
+    assert multiple > 10  # rows with several documents do occur
     assert CLS not in labels
     assert (weights.sum(1) == (rows[:, 1] > 0).sum(1) - rows[:, 1].max(1)).all()
 
@@ -75,7 +75,7 @@ def test_a_batch_has_as_many_slots_as_the_mask_rate_needs(rows):
 @pytest.mark.parametrize("rows", [8, 24, 64, 512])
 @pytest.mark.parametrize("length", [16, 128, 512, 1536])
 @pytest.mark.parametrize("parts", [1, 2, 8])
-def test_next_tokens_are_scored_in_about_as_much_memory_as_masked_ones(rows, length, parts):
+def test_causal_evaluation_has_as_many_predictions_as_masked(rows, length, parts):
     masked = MaskedTokens(MASK, np.zeros(0, np.int32))
     assert masked.rows_to_evaluate(rows, length, parts) == rows
     actual = NextTokens().rows_to_evaluate(rows, length, parts)
@@ -86,14 +86,14 @@ def test_next_tokens_are_scored_in_about_as_much_memory_as_masked_ones(rows, len
     assert (actual + parts) * length > slots
 
 
-def test_what_a_new_model_expects_are_words_and_to_write_ends_too():
+def test_predicted_ids_are_words_and_for_causal_also_ends():
     tokenizer = RoFormerTokenizer(VOCABULARY, "char")
     words = set(range(5, len(VOCABULARY)))
     assert set(predicted_ids("masked", tokenizer)) == words
     assert set(predicted_ids("causal", tokenizer)) == words | {UNK, SEP}
 
 
-def test_an_objective_is_made_by_its_name():
+def test_an_objective_is_created_by_name():
     tokenizer = RoFormerTokenizer(VOCABULARY, "char")
     assert make_objective("causal", tokenizer, MaskingConfig()) == NextTokens()
     masked = make_objective("masked", tokenizer, MaskingConfig(mask_rate=0.2))

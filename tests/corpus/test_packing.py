@@ -59,38 +59,38 @@ fills = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 
 @given(corpora, st.integers(3, 40), fills)
-def test_every_token_is_in_exactly_one_segment_of_one_document(word_sizes, length, fill):
+def test_every_token_is_in_exactly_one_chunk_of_its_document(word_sizes, length, fill):
     documents = documents_of(word_sizes)
     rows = rows_of(documents, length, fill=fill)
     assert rows.shape[1:] == (3, length)
     chunks = chunks_of(rows)
     total = sum(map(sum, word_sizes))
     assert sorted(t for _, tokens, _ in chunks for t in tokens) == list(range(FIRST, FIRST + total))
-    owner = {token: i for i, tokens in enumerate(tokens_of(documents)) for token in tokens}
+    document_of = {token: i for i, tokens in enumerate(tokens_of(documents)) for token in tokens}
     for _, tokens, _ in chunks:
         assert tokens == list(range(tokens[0], tokens[-1] + 1)), "order is kept"
-        assert owner[tokens[0]] == owner[tokens[-1]]
+        assert document_of[tokens[0]] == document_of[tokens[-1]]
 
 
 @given(corpora, st.integers(3, 40), fills)
-def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length, fill):
+def test_words_are_not_cut_unless_longer_than_a_row(word_sizes, length, fill):
     documents = documents_of(word_sizes)
     all_sizes = [size for sizes in word_sizes for size in sizes]
     firsts = accumulate(all_sizes, initial=FIRST)
-    places = {  # token → (its word's first token, its word's size)
+    word_of_token = {  # token → (its word's first token, its word's size)
         first + i: (first, size)
         for first, size in zip(firsts, all_sizes, strict=False)
         for i in range(size)
     }
     for _, tokens, words in chunks_of(rows_of(documents, length, fill=fill)):
-        first, size = places[tokens[0]]
+        first, size = word_of_token[tokens[0]]
         assert first == tokens[0] or size > length - 2
-        whole = [places[token][0] for token in tokens]
-        assert [a == b for a, b in pairwise(whole)] == [a == b for a, b in pairwise(words)]
+        word_starts = [word_of_token[token][0] for token in tokens]
+        assert [a == b for a, b in pairwise(word_starts)] == [a == b for a, b in pairwise(words)]
 
 
 @given(corpora, st.integers(3, 40))
-def test_no_document_that_fits_is_cut_where_rows_need_not_be_full(word_sizes, length):
+def test_without_fill_no_document_that_fits_is_cut(word_sizes, length):
     documents = documents_of(word_sizes)
     chunks = chunks_of(rows_of(documents, length))
     starts = {tokens[0] for _, tokens, _ in chunks}
@@ -100,28 +100,28 @@ def test_no_document_that_fits_is_cut_where_rows_need_not_be_full(word_sizes, le
 
 
 @given(corpora, st.integers(3, 40), fills)
-def test_rows_are_filled_by_as_many_cuts_as_that_takes(word_sizes, length, fill):
+def test_rows_are_filled_with_few_cuts(word_sizes, length, fill):
     documents = documents_of(word_sizes)
-    whole = rows_of(documents, length)
-    rows, in_pieces = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=fill)
+    uncut_rows = rows_of(documents, length)
+    rows, cut_documents = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=fill)
     chunks = chunks_of(rows)
-    if whole.size and np.mean(whole[:, 1] > 0) >= fill:
-        np.testing.assert_array_equal(rows, whole)
-    assert len(rows) <= len(whole)
+    if uncut_rows.size and np.mean(uncut_rows[:, 1] > 0) >= fill:
+        np.testing.assert_array_equal(rows, uncut_rows)
+    assert len(rows) <= len(uncut_rows)
     # Filling a row takes one cut, and at most one row is broken up only partly.
-    assert len(chunks) - len(chunks_of(whole)) <= len(rows)
+    assert len(chunks) - len(chunks_of(uncut_rows)) <= len(rows)
     starts = Counter(bisect_right(documents.bounds, tokens[0] - FIRST) for _, tokens, _ in chunks)
-    assert in_pieces == sum(count > 1 for count in starts.values())
+    assert cut_documents == sum(count > 1 for count in starts.values())
 
 
-def test_the_largest_gaps_are_filled_first_and_no_more_than_asked_for():
+def test_the_largest_gaps_are_filled_first_up_to_the_fill():
     documents = documents_of([[1] * size for size in (8, 7, 6, 5, 4)])  # rows have 10 positions
     assert sorted(np.count_nonzero(rows_of(documents, 10)[:, 0], 1)) == [6, 7, 8, 9, 10]
     # The shortest row is broken up: the gap of 3 takes one of its tokens with [CLS] and [SEP].
-    rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.8)
-    assert (len(rows), in_pieces) == (5, 0)
-    rows, in_pieces = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.81)
-    assert (sorted(np.count_nonzero(rows[:, 0], 1)), in_pieces) == ([5, 8, 9, 10, 10], 1)
+    rows, cut_documents = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.8)
+    assert (len(rows), cut_documents) == (5, 0)
+    rows, cut_documents = pack(documents, 10, cls_id=CLS, sep_id=SEP, fill=0.81)
+    assert (sorted(np.count_nonzero(rows[:, 0], 1)), cut_documents) == ([5, 8, 9, 10, 10], 1)
 
 
 def test_the_row_of_the_modules_docstring():
@@ -142,29 +142,29 @@ def test_the_row_of_the_modules_docstring():
 
 
 @pytest.mark.parametrize("length", [64, 128, 512, 1536])
-def test_rows_are_nearly_full_for_documents_as_long_as_news(length):
+def test_rows_are_nearly_full_for_news(length):
     rng = np.random.default_rng(0)
     sizes = np.clip(rng.lognormal(5.8, 0.8, 2_000), 10, 8_000).astype(int)
     documents = documents_of([rng.choice([1, 1, 1, 1, 2, 3], size).tolist() for size in sizes])
     assert np.mean(rows_of(documents, length)[:, 1] > 0) >= 0.96
-    rows, in_pieces = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=0.99)
+    rows, cut_documents = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=0.99)
     assert np.mean(rows[:, 1] > 0) >= 0.99
     too_long = np.sum(np.diff(documents.bounds) > length - 2)
-    assert too_long <= in_pieces <= too_long + 0.03 * len(sizes)
+    assert too_long <= cut_documents <= too_long + 0.03 * len(sizes)
 
 
-def test_documents_of_awkward_lengths_are_cut_to_fill_rows():
+def test_documents_of_two_thirds_of_a_row_are_cut():
     """Documents of two thirds of a row are cut, because no two of them fit into one row."""
     documents = documents_of([[1] * 340] * 300)
     assert np.mean(rows_of(documents, 512)[:, 1] > 0) < 0.67
-    rows, in_pieces = pack(documents, 512, cls_id=CLS, sep_id=SEP, fill=0.99)
+    rows, cut_documents = pack(documents, 512, cls_id=CLS, sep_id=SEP, fill=0.99)
     assert np.mean(rows[:, 1] > 0) >= 0.99
     assert len(chunks_of(rows)) <= 300 + len(rows)
-    assert in_pieces <= 150  # every second document, split over two rows
+    assert cut_documents <= 150  # every second document, split over two rows
 
 
 @given(st.lists(st.integers(1, 30), max_size=100))
-def test_no_row_is_overfull_and_no_two_rows_could_be_one(sizes):
+def test_rows_are_within_capacity_and_no_two_can_be_merged(sizes):
     rows = assign(sizes, 30)
     assert sorted(item for row in rows for item in row) == list(range(len(sizes)))
     loads = sorted(sum(sizes[item] for item in row) for row in rows)
@@ -177,7 +177,7 @@ def test_a_corpus_without_tokens_gives_no_rows():
 
 
 @pytest.mark.parametrize("length", [-1, 0, 1, 2])
-def test_a_row_that_holds_no_token_is_refused(length):
+def test_too_short_rows_are_refused(length):
     with pytest.raises(InputError, match=f"length is {length}, but a sequence needs at least"):
         check_length(length)
     with pytest.raises(InputError):

@@ -71,8 +71,8 @@ def tokens_of(folder, split):
 def test_every_token_of_the_corpus_is_in_the_rows_of_its_split(configure, corpus, vocab_file):
     folder = prepare(configure())
     tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
-    for split, wanted in (("train", False), ("held_out", True)):
-        texts = [text for text in corpus[1] if is_held_out(text, 0.1) == wanted]
+    for split, held_out in (("train", False), ("held_out", True)):
+        texts = [text for text in corpus[1] if is_held_out(text, 0.1) == held_out]
         assert texts
         counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
         assert tokens_of(folder, split) == counts
@@ -81,7 +81,7 @@ def test_every_token_of_the_corpus_is_in_the_rows_of_its_split(configure, corpus
         assert described["characters"] == sum(map(len, texts))
 
 
-def test_the_manifest_counts_what_is_there(configure):
+def test_the_manifest_has_the_right_counts(configure):
     folder = prepare(configure())
     manifest = read_manifest(folder)
     documents = [
@@ -103,7 +103,7 @@ def test_the_manifest_counts_what_is_there(configure):
     }
 
 
-def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
+def test_short_documents_are_cut_only_to_fill_rows(configure, tmp_path):
     """Documents that fit into a row are cut only to fill rows.
 
     No two of these documents, of two thirds of a row each, fit into one row.
@@ -124,13 +124,13 @@ def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
 
 @pytest.mark.quick_cases("choice0")  # a later test covers a built vocabulary
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
-def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
-    item = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+def test_files_do_not_depend_on_the_number_of_workers(configure, tmp_path, choice):
+    one = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
     two = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
-    assert content(item) == content(two)
+    assert content(one) == content(two)
 
 
-def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, capsys):
+def test_a_finished_preparation_is_not_repeated(configure, monkeypatch, capsys):
     folder = prepare(configure())
     before = stamps(folder)
     monkeypatch.setattr(preparation, "PartWriter", None)  # preparing again would fail
@@ -187,7 +187,7 @@ def test_many_changed_files_are_not_all_named(configure, corpus):
 
 
 @pytest.mark.parametrize("finished", [True, False])
-def test_the_same_corpus_touched_or_copied_is_the_same(configure, corpus, finished, capsys):
+def test_a_touched_or_copied_corpus_is_accepted(configure, corpus, finished, capsys):
     folder = prepare(configure())
     want = content(folder)
     if not finished:
@@ -200,7 +200,7 @@ def test_the_same_corpus_touched_or_copied_is_the_same(configure, corpus, finish
     assert content(folder) == want
 
 
-def test_a_folder_of_something_else_is_not_touched(configure, tmp_path):
+def test_foreign_folders_are_not_touched(configure, tmp_path):
     (tmp_path / "rows").mkdir()
     (tmp_path / "rows" / "thesis.tex").write_text("years of work")
     with pytest.raises(InputError, match="holds something else than prepared rows"):
@@ -218,7 +218,7 @@ def make_unfinished(folder):
     (folder / "manifest.json").unlink()
 
 
-def test_what_a_killed_run_left_half_written_is_removed(configure):
+def test_temporary_files_of_a_killed_run_are_removed(configure):
     folder = prepare(configure())
     want = content(folder)
     for finished in (True, False):
@@ -237,8 +237,8 @@ def test_a_folder_with_only_a_first_temporary_file_counts_as_empty(configure, tm
     assert (prepare(configure()) / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize("harm", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x")])
-def test_a_recorded_part_whose_shard_is_not_whole_is_redone(configure, monkeypatch, harm):
+@pytest.mark.parametrize("damage", [lambda p: p.unlink(), lambda p: p.write_bytes(b"x")])
+def test_a_part_with_a_damaged_shard_is_repeated(configure, monkeypatch, damage):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -249,7 +249,7 @@ def test_a_recorded_part_whose_shard_is_not_whole_is_redone(configure, monkeypat
         with pytest.raises(KeyboardInterrupt):
             prepare(configure())
     folder = preparation.Path(configure().output)
-    harm(folder / "train-00003.npy")
+    damage(folder / "train-00003.npy")
     before = stamps(folder)
     prepare(configure())
     assert content(folder) == want
@@ -264,7 +264,7 @@ def lines_of(*lines):
 
 
 @pytest.mark.parametrize(
-    ("spoil", "changes", "message"),
+    ("write_files", "changes", "message"),
     [
         (None, {"corpus": ("missing/*.txt",)}, "no file matches the corpus pattern"),
         (lines_of(), {}, "is empty: 0 documents"),
@@ -276,11 +276,13 @@ def lines_of(*lines):
         (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no sequence to train on"),
     ],
 )
-def test_bad_input_gives_one_message_and_leaves_nothing(configure, corpus, spoil, changes, message):
-    if spoil:
+def test_bad_input_gives_one_message_and_leaves_nothing(
+    configure, corpus, write_files, changes, message
+):
+    if write_files:
         shutil.rmtree(corpus[0])
         corpus[0].mkdir()
-        spoil(corpus[0])
+        write_files(corpus[0])
     with pytest.raises(InputError, match=message):
         prepare(configure(**changes))
     assert not preparation.Path(configure().output).exists()
@@ -297,7 +299,7 @@ def test_a_vocabulary_that_does_not_begin_with_padding_is_refused(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
+def test_strict_stops_at_a_late_error_and_leaves_nothing(configure, corpus, workers):
     with (corpus[0] / "1.jsonl").open("ab") as file:
         file.write(b"\xff\n")
     with pytest.raises(InputError, match=r"1\.jsonl:41: not UTF-8.*without --strict"):
@@ -318,7 +320,7 @@ def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
         ({"similarity": 1.0}, r"similarity is 1,"),
     ],
 )
-def test_settings_that_cannot_be_are_refused_at_once(configure, changes, message):
+def test_invalid_settings_are_refused(configure, changes, message):
     with pytest.raises(InputError, match=message):
         configure(**changes)
 
@@ -364,7 +366,7 @@ def test_a_corpus_in_gb18030_gives_the_same_rows_and_is_reported(
     assert printed.count("read as") == (encoding == "auto")
 
 
-def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):
+def test_held_out_documents_stay_held_out_in_a_larger_corpus(configure, write_news, corpus):
     before = tokens_of(prepare(configure()), "held_out")
     write_news(corpus[0] / "00.jsonl", 50, seed=9)  # read first
     after = tokens_of(prepare(configure(output=configure().output + "-2")), "held_out")
@@ -372,8 +374,8 @@ def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_ne
 
 
 @given(st.text(st.characters(exclude_categories=())), st.floats(0, 1), st.floats(0, 1))
-def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other):
-    small, large = sorted([share, other])
+def test_a_larger_fraction_holds_out_a_superset(text, fraction, other):
+    small, large = sorted([fraction, other])
     assert is_held_out(text, large) or not is_held_out(text, small)
     assert not is_held_out(text, 0)
     assert is_held_out(text, 1)
@@ -382,20 +384,20 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other
 @given(
     st.text("甲乙ＡA １1", min_size=1), st.floats(0, 1), st.sampled_from(["{} ", "\n{}", "　{}"])
 )
-def test_texts_that_differ_in_white_space_and_width_only_are_in_the_same_split(text, share, form):
-    side = is_held_out(text, share)
-    assert is_held_out(form.format(text), share) == side
-    assert is_held_out(" ".join(text), share) == side
-    assert is_held_out(unicodedata.normalize("NFKC", text), share) == side
+def test_white_space_and_width_do_not_change_the_split(text, fraction, form):
+    expected = is_held_out(text, fraction)
+    assert is_held_out(form.format(text), fraction) == expected
+    assert is_held_out(" ".join(text), fraction) == expected
+    assert is_held_out(unicodedata.normalize("NFKC", text), fraction) == expected
 
 
-def test_the_share_is_that_of_the_documents():
-    share = np.mean([is_held_out(str(number), 0.03) for number in range(20_000)])
-    assert abs(share - 0.03) < 0.005
+def test_the_fraction_of_held_out_documents():
+    fraction = np.mean([is_held_out(str(number), 0.03) for number in range(20_000)])
+    assert abs(fraction - 0.03) < 0.005
 
 
 @pytest.mark.parametrize("tokenization", [None, "word", "char"])
-def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, tokenization):
+def test_a_vocabulary_is_built_without_held_out_documents(configure, corpus, tokenization):
     rare = next(c for c in map(chr, range(0x3400, 0x4DBF)) if is_held_out(c, 0.1))
     (corpus[0] / "3.txt").write_text(f"{rare}\n")
     settings = {"vocab": None, "vocab_size": 50_000, "tokenization": tokenization}
@@ -421,21 +423,27 @@ def words_in(folder):
 
 
 @pytest.mark.slow
-def test_characters_are_words_of_their_own_unless_words_are_to_be_whole(configure, corpus):
+def test_characters_are_words_unless_whole_words_is_set(configure, corpus):
     settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
     settings |= {"length": 8000, "fill": 0.0}  # no document is cut
-    apart = prepare(configure(**settings))
-    whole = prepare(configure(**settings, whole_words=True, output=configure().output + "-whole"))
+    by_characters = prepare(configure(**settings))
+    with_whole_words = prepare(
+        configure(**settings, whole_words=True, output=configure().output + "-whole")
+    )
     texts = [segmentation.normalize(text) for text in corpus[1]]
     by_character = Counter(part for text in texts for part in segmentation.split(text))
     by_word = Counter(word for text in texts for word in jieba.cut(text, HMM=False))
-    assert words_in(apart) == by_character
-    assert words_in(whole) == by_word
+    assert words_in(by_characters) == by_character
+    assert words_in(with_whole_words) == by_word
     assert any(len(word) > 1 for word in by_word)
-    for row, other in zip(PreparedRows.open(apart), PreparedRows.open(whole), strict=True):
+    for row, other in zip(
+        PreparedRows.open(by_characters), PreparedRows.open(with_whole_words), strict=True
+    ):
         np.testing.assert_array_equal(row[:2], other[:2])
-    assert (apart / "vocab.txt").read_bytes() == (whole / "vocab.txt").read_bytes()
-    assert RoFormerTokenizer.from_pretrained(whole).tokenization == "char"
+    assert (by_characters / "vocab.txt").read_bytes() == (
+        with_whole_words / "vocab.txt"
+    ).read_bytes()
+    assert RoFormerTokenizer.from_pretrained(with_whole_words).tokenization == "char"
 
 
 def test_whole_words_are_a_setting_of_the_rows(configure):
@@ -446,14 +454,14 @@ def test_whole_words_are_a_setting_of_the_rows(configure):
 
 def test_counting_keeps_the_frequent_words_when_there_are_too_many(configure, monkeypatch):
     settings = {"vocab": None, "vocab_size": 150}
-    whole = prepare(configure(**settings, output=configure().output + "-whole"))
+    unpruned = prepare(configure(**settings, output=configure().output + "-whole"))
     monkeypatch.setattr(preparation, "COUNTED_WORDS", 500)
     pruned = prepare(configure(**settings))
-    words = [set((folder / "vocab.txt").read_text().split()) for folder in (whole, pruned)]
+    words = [set((folder / "vocab.txt").read_text().split()) for folder in (unpruned, pruned)]
     assert len(words[0] & words[1]) > 140
 
 
-def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_path, vocab_file):
+def test_lower_case_is_read_from_the_vocabulary_folder(configure, tmp_path, vocab_file):
     cased = tmp_path / "cased"
     RoFormerTokenizer.from_pretrained(vocab_file, "char", lower_case=False).save_pretrained(cased)
     manifest = read_manifest(prepare(configure(vocab=str(cased))))
@@ -489,22 +497,24 @@ def web(tmp_path, write_news, monkeypatch):
     (folder / "source.jsonl").unlink()
     entries = (f"news={folder}/b.jsonl", f"wiki={folder}/a.jsonl", f"news={folder}/c.jsonl")
 
-    def left(min_characters=0, drop_repeated_lines=False, duplicates="keep"):
-        kept, sets = [], []
+    def remaining(min_characters=0, drop_repeated_lines=False, duplicates="keep"):
+        kept_documents, sets = [], []
         for corpus, texts in (("news", news), ("wiki", wiki)):
             for text in texts:
                 text = without_repeated_lines(text)[0] if drop_repeated_lines else text
                 plain = "".join(unicodedata.normalize("NFKC", text).split())
-                pieces = {plain[i : i + 5] for i in range(max(1, len(plain) - 4))}
-                shares = [len(pieces & other) / len(pieces | other) for other in sets]
-                assert not [share for share in shares if 0.6 < share < 0.95], "not a clear case"
-                least = {"keep": 2, "exact": 1, "near": 0.8}[duplicates]
-                if len(text.strip()) >= min_characters and max(shares, default=0) < least:
-                    kept.append((corpus, text))
-                    sets.append(pieces)
-        return kept
+                shingles = {plain[i : i + 5] for i in range(max(1, len(plain) - 4))}
+                shares = [len(shingles & other) / len(shingles | other) for other in sets]
+                assert not [fraction for fraction in shares if 0.6 < fraction < 0.95], (
+                    "not a clear case"
+                )
+                max_similarity = {"keep": 2, "exact": 1, "near": 0.8}[duplicates]
+                if len(text.strip()) >= min_characters and max(shares, default=0) < max_similarity:
+                    kept_documents.append((corpus, text))
+                    sets.append(shingles)
+        return kept_documents
 
-    return entries, left
+    return entries, remaining
 
 
 def _altered(text):
@@ -519,27 +529,34 @@ CHOICES = [
     {"duplicates": "near", "min_characters": 2},
     {"duplicates": "exact", "drop_repeated_lines": True},
 ]
-ALL = {"duplicates": "near", "min_characters": 2, "drop_repeated_lines": True, "held_out": 0.3}
+ALL_FILTERS = {
+    "duplicates": "near",
+    "min_characters": 2,
+    "drop_repeated_lines": True,
+    "held_out": 0.3,
+}
 
 
 @pytest.mark.parametrize("choice", CHOICES, ids=str)
-def test_what_is_left_is_in_the_rows_of_its_split_and_corpus(configure, web, vocab_file, choice):
+def test_remaining_documents_are_in_the_rows_of_their_split_and_corpus(
+    configure, web, vocab_file, choice
+):
     if "near" in choice.values():
         pytest.importorskip("datasketch")
-    entries, left = web
+    entries, remaining = web
     folder = prepare(configure(corpus=entries, held_out=0.3, **choice))
     manifest = read_manifest(folder)
     tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
-    kept, everything = left(**choice), left()
-    for split, wanted in (("train", False), ("held_out", True)):
-        texts = [text for _, text in kept if is_held_out(text, 0.3) == wanted]
+    kept_documents, everything = remaining(**choice), remaining()
+    for split, held_out in (("train", False), ("held_out", True)):
+        texts = [text for _, text in kept_documents if is_held_out(text, 0.3) == held_out]
         counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
         assert tokens_of(folder, split) == counts
         assert manifest["splits"][split]["documents"] == len(texts)
     assert list(manifest["corpora"]) == ["news", "wiki"]
     for name, files in (("news", 2), ("wiki", 1)):
         described = manifest["corpora"][name]
-        texts = [text for corpus, text in kept if corpus == name]
+        texts = [text for corpus, text in kept_documents if corpus == name]
         shards = [shard for shard in manifest["shards"] if shard["corpus"] == name]
         assert described["files"] == files
         assert described["documents"] == len(texts)
@@ -549,29 +566,31 @@ def test_what_is_left_is_in_the_rows_of_its_split_and_corpus(configure, web, voc
     if choice == {"drop_repeated_lines": True}:
         lines = sum(without_repeated_lines(text)[1] for _, text in everything)
         assert manifest["left_out"]["repeated_lines"] == lines > 40
-    documents = len(everything) - len(kept)
+    documents = len(everything) - len(kept_documents)
     assert manifest["left_out"]["short"] + manifest["left_out"]["duplicates"] == documents
     assert manifest["left_out"]["short"] == (8 if "min_characters" in choice else 0)
 
 
 def test_the_rows_of_a_corpus_are_consecutive(configure, web, vocab_file):
-    entries, left = web
+    entries, remaining = web
     folder = prepare(configure(corpus=entries, held_out=0.3))
     tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
-    for split, wanted in (("train", False), ("held_out", True)):
+    for split, held_out in (("train", False), ("held_out", True)):
         rows = PreparedRows.open(folder, split)
         assert list(rows.corpora) == ["news", "wiki"]
         assert sum(rows.corpora.values()) == len(rows)
         content = np.stack(list(rows))
         for name, part in zip(rows.corpora, np.split(content, [rows.corpora["news"]]), strict=True):
-            texts = [t for corpus, t in left() if corpus == name and is_held_out(t, 0.3) == wanted]
+            texts = [
+                t for corpus, t in remaining() if corpus == name and is_held_out(t, 0.3) == held_out
+            ]
             counts = Counter(t for text in texts for t in tokenizer.ids_and_words(text)[0])
             assert Counter(part[:, 0][part[:, 2] > 0].tolist()) == counts
 
 
 def test_excluded_documents_are_reported(configure, web, capsys):
     pytest.importorskip("datasketch")
-    folder = prepare(configure(corpus=web[0], **ALL))
+    folder = prepare(configure(corpus=web[0], **ALL_FILTERS))
     counts = read_manifest(folder)["left_out"]
     assert min(counts.values()) > 3
     assert (
@@ -581,14 +600,14 @@ def test_excluded_documents_are_reported(configure, web, capsys):
 
 
 @pytest.mark.slow
-def test_with_all_filters_the_number_of_workers_changes_not_a_byte(configure, web, tmp_path):
+def test_filtered_files_do_not_depend_on_the_number_of_workers(configure, web, tmp_path):
     pytest.importorskip("datasketch")
-    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}
-    item, two = (
+    settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL_FILTERS}
+    one, two = (
         prepare(configure(**settings, workers=workers, output=str(tmp_path / f"{workers}")))
         for workers in (1, 2)
     )
-    assert content(item) == content(two)
+    assert content(one) == content(two)
 
 
 @pytest.mark.parametrize(
@@ -609,7 +628,7 @@ def test_excluded_documents_add_no_word_to_the_vocabulary(configure, corpus, cho
     assert [word in vocabulary for word in "\u3400\u3401\u3402"] == known
 
 
-def test_a_hash_shows_whether_a_corpus_is_the_same(configure, tmp_path):
+def test_the_hash_identifies_the_texts_of_a_corpus(configure, tmp_path):
     def hashes(*texts, **changes):
         for name in "ab":
             (tmp_path / f"{name}.jsonl").write_text(
@@ -631,7 +650,7 @@ def test_a_hash_shows_whether_a_corpus_is_the_same(configure, tmp_path):
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path, first):
+def test_near_duplicates_of_held_out_documents_are_not_in_training(configure, tmp_path, first):
     pytest.importorskip("datasketch")
     text = "".join(map(chr, range(0x4E00, 0x4E00 + 300)))
     alike = sorted((f"{text}{i}" for i in range(40)), key=lambda t: is_held_out(t, 0.5) != first)
@@ -645,7 +664,7 @@ def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path
 
 
 @pytest.mark.parametrize("stopped", ["_built_tokenizer", "make_manifest"])
-def test_duplicates_that_were_found_are_not_looked_for_again(configure, web, monkeypatch, stopped):
+def test_the_search_for_duplicates_is_not_repeated(configure, web, monkeypatch, stopped):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -689,7 +708,7 @@ class PayloadError(Exception):
         (1, PayloadError, {"vocab": None, "vocab_size": 500, "duplicates": "exact"}, 3),
     ],
 )
-def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
+def test_a_broken_connection_keeps_finished_parts(
     configure, corpus, write_news, tmp_path, monkeypatch, workers, error, choice, readings
 ):
     """A broken connection does not lose finished parts.
@@ -704,10 +723,10 @@ def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
         storage.pipe(f"/far/{path.name}", path.read_bytes())
     settings = {"corpus": ("memory://far/*",)} | choice
     want = content(prepare(configure(**settings, output=str(tmp_path / "undisturbed"))))
-    fetch = type(storage)._open
+    original_open = type(storage)._open
     opened = []
 
-    class BreaksOff(io.RawIOBase):
+    class BrokenConnection(io.RawIOBase):
         def __init__(self, file):
             self.file = file
 
@@ -724,14 +743,14 @@ def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
             buffer[: len(data)] = data
             return len(data)
 
-    def fetched(self, path, *rest, **named):
-        file = fetch(self, path, *rest, **named)
+    def broken_open(self, path, *rest, **named):
+        file = original_open(self, path, *rest, **named)
         if path.endswith("1.jsonl"):
             opened.append(path)
-        return io.BufferedReader(BreaksOff(file)) if len(opened) == readings else file
+        return io.BufferedReader(BrokenConnection(file)) if len(opened) == readings else file
 
     with monkeypatch.context() as patch:
-        patch.setattr(type(storage), "_open", fetched)
+        patch.setattr(type(storage), "_open", broken_open)
         message = r"cannot read memory:/+far/1\.jsonl: transfer closed.*the same command continues"
         with pytest.raises(InputError, match=message):
             prepare(configure(**settings, workers=workers))

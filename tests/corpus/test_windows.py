@@ -8,13 +8,13 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.pretraining.windowed_losses import NO_WORD, long_texts, windows
 
 
-@given(size=st.integers(1, 200), room=st.integers(1, 50))
-def test_every_token_is_scored_once_in_a_window_that_is_as_full_as_possible(size, room):
-    cut = list(windows(size, room))
-    judged = [token for window in cut for token in range(window.fresh, window.stop)]
-    assert judged == list(range(size))
-    assert all(window.stop - window.start == min(room, size) for window in cut)
-    assert all(window.start <= window.fresh < window.stop for window in cut)
+@given(size=st.integers(1, 200), max_tokens=st.integers(1, 50))
+def test_every_token_is_scored_once_in_a_full_window(size, max_tokens):
+    all_windows = list(windows(size, max_tokens))
+    scored = [token for window in all_windows for token in range(window.fresh, window.stop)]
+    assert scored == list(range(size))
+    assert all(window.stop - window.start == min(max_tokens, size) for window in all_windows)
+    assert all(window.start <= window.fresh < window.stop for window in all_windows)
 
 
 def documents(*sizes, first=100):
@@ -37,16 +37,16 @@ def test_long_documents_have_their_own_rows_and_short_ones_are_joined():
     assert texts[1].words.tolist() == [1, 1, 2, NO_WORD, 3, 3, 4, 4]
 
 
-def test_short_documents_are_excluded_where_nothing_is_joined():
+def test_short_documents_are_excluded_if_not_joined():
     texts = long_texts([documents(3, 8, 4, 9, 30)], 9, sep_id=1, joined=False)
     assert [len(text.token_ids) for text in texts] == [9, 30]
 
 
-@given(sizes=st.lists(st.integers(0, 12)), least=st.integers(1, 30))
-def test_joined_texts_are_as_long_as_asked_and_hold_every_token_but_the_last_few(sizes, least):
-    texts = list(long_texts([documents(*sizes)], least, sep_id=1))
-    assert all(len(text.token_ids) >= least for text in texts)
+@given(sizes=st.lists(st.integers(0, 12)), min_length=st.integers(1, 30))
+def test_joined_texts_are_long_enough_and_lose_few_tokens(sizes, min_length):
+    texts = list(long_texts([documents(*sizes)], min_length, sep_id=1))
+    assert all(len(text.token_ids) >= min_length for text in texts)
     actual = sorted(token for text in texts for token in text.token_ids if token != 1)
     missing = sum(sizes) - len(actual)
     assert len(set(actual)) == len(actual)
-    assert missing < least
+    assert missing < min_length

@@ -5,7 +5,7 @@ import pytest
 
 
 @pytest.fixture
-def untuned(monkeypatch):
+def check_autotune_off(monkeypatch):
     """Check that every dataset predicted by `TokenMetrics` has autotuning off on TensorFlow.
 
     See `training/feeding.py` for the reason.
@@ -14,11 +14,11 @@ def untuned(monkeypatch):
 
     arguments, predict = [], TokenMetrics.predict
 
-    def keep(self, rows, **how):
+    def recording_predict(self, rows, **settings):
         arguments.append(rows)
-        return predict(self, rows, **how)
+        return predict(self, rows, **settings)
 
-    monkeypatch.setattr(TokenMetrics, "predict", keep)
+    monkeypatch.setattr(TokenMetrics, "predict", recording_predict)
     yield
     assert arguments
     if keras.backend.backend() == "tensorflow":

@@ -16,7 +16,7 @@ SETTINGS = {
 }
 
 
-def test_it_has_the_figures_and_no_folder():
+def test_the_card_has_figures_but_no_folders():
     line = {"step": 2000, "held_out_loss": 4.70366, "held_out_accuracy": 0.29401}
     card = model_card(SETTINGS, 2000, line)
     _, front, rest = card.split("---\n", 2)
@@ -40,7 +40,7 @@ def test_it_has_the_figures_and_no_folder():
 @pytest.mark.parametrize(
     ("objective", "tag"), [("causal", "text-generation"), ("unilm", None), (None, None)]
 )
-def test_what_the_hub_has_no_name_for_has_none(objective, tag):
+def test_objectives_unknown_to_the_hub_have_no_pipeline_tag(objective, tag):
     card = model_card({"objective": objective}, 3, {})
     assert yaml.safe_load(card.split("---\n")[1]).get("pipeline_tag") == tag
     assert "held-out loss" not in card

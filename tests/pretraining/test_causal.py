@@ -23,7 +23,7 @@ from roformer_tf.pretraining.settings import PretrainConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.run_files import read_metrics
 
-CHANCE, ANSWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
+RANDOM_CHARACTERS, FOLLOWERS = "今天气很好我们去公园学习中国", "经济发展人民生活改革工作北京"
 PAIRS = 15
 """Pairs in a document: a random character, then the character that always follows it."""
 STEPS = 150
@@ -36,9 +36,9 @@ def flags(pretrain_flags, tmp_path_factory):
     In its corpus, every second character is determined by the one before.
     """
     rng = np.random.default_rng(0)
-    chosen = rng.integers(0, len(CHANCE), (400, PAIRS))
+    chosen = rng.integers(0, len(RANDOM_CHARACTERS), (400, PAIRS))
     corpus = tmp_path_factory.mktemp("answers") / "corpus.txt"
-    lines = ["".join(CHANCE[i] + ANSWERS[i] for i in line) for line in chosen]
+    lines = ["".join(RANDOM_CHARACTERS[i] + FOLLOWERS[i] for i in line) for line in chosen]
     corpus.write_text("\n".join(lines), encoding="utf-8")
     settings = {
         "corpus": corpus,
@@ -78,7 +78,7 @@ def logits_of(model, inputs):
     return keras.ops.convert_to_numpy(model(inputs)).astype("float64")
 
 
-def test_it_predicts_from_the_tokens_before_and_never_sees_later_ones(run, model, held_out):
+def test_predictions_depend_only_on_earlier_tokens(run, model, held_out):
     """The model predicts determined characters, and random ones no better than by frequency.
 
     A model that saw its labels would also predict the random ones. A model that only counted
@@ -88,29 +88,31 @@ def test_it_predicts_from_the_tokens_before_and_never_sees_later_ones(run, model
     counts = scores["weights"] == 1
     tokens = np.array(model.tokenizer.tokens)[scores["labels"]]
     losses = -scores["log_likelihood"].astype("float64")
-    answers, by_chance = (counts & np.isin(tokens, list(kind)) for kind in (ANSWERS, CHANCE))
-    assert min(answers.sum(), by_chance.sum()) > 400
-    assert losses[answers].mean() < 0.1
-    uniform = math.log(len(CHANCE))
-    assert 0.98 * uniform < losses[by_chance].mean() < 1.1 * uniform
+    is_follower, is_random = (
+        counts & np.isin(tokens, list(kind)) for kind in (FOLLOWERS, RANDOM_CHARACTERS)
+    )
+    assert min(is_follower.sum(), is_random.sum()) > 400
+    assert losses[is_follower].mean() < 0.1
+    uniform = math.log(len(RANDOM_CHARACTERS))
+    assert 0.98 * uniform < losses[is_random].mean() < 1.1 * uniform
     first, *_, last = read_metrics(run / "evaluations.jsonl")
     assert first["held_out_loss"] > uniform
     assert last["held_out_loss"] == pytest.approx(losses[counts].mean(), rel=1e-5)
-    assert last["held_out_loss"] < 0.55 * math.log(2 * len(CHANCE))
+    assert last["held_out_loss"] < 0.55 * math.log(2 * len(RANDOM_CHARACTERS))
     assert read_metrics(run / "metrics.jsonl")[-1]["loss"] == pytest.approx(
         last["held_out_loss"], rel=0.1
     )
 
 
-def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
+def test_evaluation_equals_a_loop_over_documents(run, model, held_out):
     losses, hits = [], []
     for row in PreparedRows.open(run / "rows", "held_out"):
         for document in range(1, row[DOCUMENT].max() + 1):
             ids = row[TOKEN][row[DOCUMENT] == document].astype("int32")
             logits = logits_of(model, {"token_ids": ids[None]})[0, :-1]  # predict the next tokens
             logits -= logits.max(-1, keepdims=True)
-            own = np.take_along_axis(logits, ids[1:, None], -1)[:, 0]
-            losses += list(np.log(np.exp(logits).sum(-1)) - own)
+            target_logits = np.take_along_axis(logits, ids[1:, None], -1)[:, 0]
+            losses += list(np.log(np.exp(logits).sum(-1)) - target_logits)
             hits += list(logits.argmax(-1) == ids[1:])
     scores = evaluate(TokenMetrics(model), held_out)
     assert scores.predictions == len(losses)
@@ -121,7 +123,7 @@ def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
 
 
 @pytest.mark.slow
-def test_stopped_it_continues_to_the_same_weights_bit_for_bit(run, flags, tmp_path, capsys):
+def test_a_resumed_run_ends_with_identical_weights(run, flags, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)
     last = f"checkpoints/step-{STEPS:08}"
@@ -136,8 +138,8 @@ def test_stopped_it_continues_to_the_same_weights_bit_for_bit(run, flags, tmp_pa
     assert losses[0] == losses[1]
 
 
-def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, model, tmp_path):
-    inputs = model.tokenizer([f"{CHANCE[:3]}{ANSWERS[:4]}", CHANCE])
+def test_conversion_to_other_layouts_and_back_keeps_logits(run, model, tmp_path):
+    inputs = model.tokenizer([f"{RANDOM_CHARACTERS[:3]}{FOLLOWERS[:4]}", RANDOM_CHARACTERS])
     want = logits_of(model, inputs)
     source = run / "model"
     special = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}  # ids in its vocab.txt
@@ -162,7 +164,7 @@ def test_it_goes_to_tf1_and_to_transformers_and_back_with_the_same_logits(run, m
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
-def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
+def test_bert4keras_computes_the_same_logits(flags, tmp_path, capsys):
     """bert4keras computes the same logits for a partly trained model.
 
     The finished model's attention is so sharp that in either library float32 differs from float64
@@ -196,7 +198,7 @@ def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_cor
 
 
 @pytest.mark.parametrize("embeddings", ["random", "neighbours"])
-def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
+def test_a_new_model_predicts_by_frequency(run, held_out, embeddings):
     rows = PreparedRows.open(run / "rows")
     tokenizer = RoFormerTokenizer.from_pretrained(run / "rows")
     config = RoFormerConfig.from_file(run / "model" / "config.json")
@@ -213,7 +215,7 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
+def test_a_run_starts_with_neighbour_embeddings(flags, tmp_path):
     output = tmp_path / "run"
     words = flags(output, embeddings="neighbours", steps=1, evaluation_rows=4)
     assert main(["pretrain", *words]) == 0
@@ -227,7 +229,7 @@ def test_embeddings_from_neighbours_begin_a_run(flags, tmp_path):
     "masking",
     [MaskingConfig(mask_rate=0.3), MaskingConfig(mask_replace_rate=1.0, random_replace_rate=0.0)],
 )
-def test_masking_is_no_setting_of_it(masking):
+def test_masking_settings_are_refused(masking):
     settings = {"corpus": ("x.txt",), "output": "run", "vocab_size": 9, "masking": masking}
     PretrainConfig(**settings)
     with pytest.raises(InputError, match="--objective causal masks none"):
@@ -252,7 +254,7 @@ def test_masked_prediction_needs_bidirectional_attention(run, flags, tmp_path, c
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_causal_is_what_it_says_whatever_the_architecture_sees(run, flags, tmp_path):
+def test_the_causal_objective_overrides_the_attention_type(run, flags, tmp_path):
     """The objective overrides the architecture's attention type.
 
     With UniLM's mask, the tokens of segment 0 would see the next tokens.

@@ -64,7 +64,7 @@ def same_result(run, other):
     return True
 
 
-def refused(flags, run, capsys):
+def refusal_of(flags, run, capsys):
     """Assert that `pretrain` rejects these flags and changes no file; return its message."""
     before = content(run)
     capsys.readouterr()
@@ -76,7 +76,7 @@ def refused(flags, run, capsys):
 # What a run writes
 
 
-def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
+def test_metrics_are_logged_every_log_every_steps_and_at_the_end(pretrained):
     lines = read_metrics(pretrained / "metrics.jsonl")
     assert [line["step"] for line in lines] == [5, 8]
     for line in lines:
@@ -98,7 +98,7 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
     assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / STEPS for line in lines])
 
 
-def test_the_held_out_rows_are_evaluated_before_the_first_step_and_at_every_save(pretrained):
+def test_held_out_rows_are_evaluated_at_step_0_and_at_every_save(pretrained):
     lines = read_metrics(pretrained / "evaluations.jsonl")
     assert [line["step"] for line in lines] == [0, 3, 6, 8]
     for line in lines:
@@ -106,11 +106,11 @@ def test_the_held_out_rows_are_evaluated_before_the_first_step_and_at_every_save
         assert 0 <= line["held_out_accuracy"] < 1
 
 
-def test_the_loss_is_drawn(pretrained):
+def test_the_loss_is_plotted(pretrained):
     assert (pretrained / "loss.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_tensorboard_shows_training_and_evaluation(pretrained):
+def test_tensorboard_has_all_metrics_and_evaluations(pretrained):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     shown = {}
@@ -128,7 +128,7 @@ def test_tensorboard_shows_training_and_evaluation(pretrained):
     assert shown == {}
 
 
-def test_the_result_is_a_model_that_anyone_can_load(pretrained):
+def test_the_resulting_model_can_be_loaded(pretrained):
     model = RoFormerForMaskedLM.from_pretrained(pretrained / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "model")
     assert tokenizer.vocabulary == model.tokenizer.vocabulary
@@ -139,7 +139,7 @@ def test_the_result_is_a_model_that_anyone_can_load(pretrained):
     assert np.isfinite(keras.ops.convert_to_numpy(logits)).all()
 
 
-def test_the_models_folder_has_a_card_with_its_last_figures(pretrained):
+def test_the_model_card_has_the_last_figures(pretrained):
     card = (pretrained / "model" / "README.md").read_text(encoding="utf-8")
     last = json.loads((pretrained / "evaluations.jsonl").read_text().splitlines()[-1])
     assert f"| 步数 · steps | {last['step']} |" in card
@@ -147,7 +147,7 @@ def test_the_models_folder_has_a_card_with_its_last_figures(pretrained):
     assert not list((pretrained / "checkpoints").rglob("README.md"))
 
 
-def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
+def test_two_checkpoints_and_no_temporary_files_are_kept(pretrained):
     names = sorted(path.name for path in (pretrained / "checkpoints").iterdir())
     assert names == ["step-00000006", "step-00000008"]
     assert sorted(path.name for path in pretrained.iterdir()) == [
@@ -165,26 +165,24 @@ def test_two_checkpoints_are_kept_and_nothing_half_written(pretrained):
 
 def test_prepared_rows_give_the_same_run_as_their_corpus(pretrained, pretrain_flags, tmp_path):
     """`--rows` takes the settings of preparation from the rows and records them."""
-    unsaid = ("length", "held_out", "tokenization", "vocab_size")
+    settings_of_rows = ("length", "held_out", "tokenization", "vocab_size")
     flags = pretrain_flags(
         tmp_path / "run",
         rows=pretrained / "rows",
         corpus=None,
         save_every=100,
         log_every=LOG_EVERY,
-        **dict.fromkeys(unsaid),
+        **dict.fromkeys(settings_of_rows),
     )
     assert main(["pretrain", *flags]) == 0
     used = yaml.safe_load((tmp_path / "run" / "settings.yaml").read_text())
-    assert [used[name] for name in unsaid] == [32, 0.1, "char", None]
+    assert [used[name] for name in settings_of_rows] == [32, 0.1, "char", None]
     assert (tmp_path / "run" / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
     assert losses(tmp_path / "run") == losses(pretrained)
     assert not (tmp_path / "run" / "rows").exists()
 
 
-def test_rows_with_more_tokens_than_asked_for_are_refused(
-    pretrained, pretrain_flags, tmp_path, capsys
-):
+def test_rows_with_a_larger_vocabulary_are_refused(pretrained, pretrain_flags, tmp_path, capsys):
     flags = pretrain_flags(tmp_path / "run", rows=pretrained / "rows", corpus=None, vocab_size=20)
     assert main(["pretrain", *flags]) == 2
     assert "--vocab-size is 20, but" in capsys.readouterr().err
@@ -227,7 +225,7 @@ def test_rows_whose_vocabulary_has_changed_are_refused(copy, pretrain_flags, tmp
         pretrain_flags(copy),  # resumed
         pretrain_flags(tmp_path / "run2", corpus=None, vocab_size=None, rows=copy / "rows"),
     ):
-        message = refused(flags, copy, capsys)
+        message = refusal_of(flags, copy, capsys)
         assert "vocab.txt is not the vocabulary of the sequences" in message
 
 
@@ -257,7 +255,7 @@ def flip(path):
 
 
 @pytest.fixture(scope="module")
-def continued(pretrained, pretrain_flags, tmp_path_factory, eagerly):
+def resumed_run(pretrained, pretrain_flags, tmp_path_factory, eagerly):
     """A copy of the run with a damaged last checkpoint that was resumed, its stdout and stderr.
 
     The folder also has temporary files of a killed run. The resumed command saves at other steps,
@@ -270,19 +268,19 @@ def continued(pretrained, pretrain_flags, tmp_path_factory, eagerly):
     shutil.copytree(run / "model", run / ".model.12345678.old")
     (run / ".loss.png.abcd_123.tmp").write_bytes(b"half")
     settings = {"save_every": 8, "keep_checkpoints": 3, "workers": 2, "peak_flops": 1e9}
-    began = devices.choose_precision("auto")
+    original = devices.choose_precision("auto")
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(devices, "multiplies_bfloat16", lambda: began == "float32")
-        assert devices.choose_precision("auto") != began
+        patch.setattr(devices, "multiplies_bfloat16", lambda: original == "float32")
+        assert devices.choose_precision("auto") != original
         with eagerly():
             assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
     return run, out.getvalue(), err.getvalue()
 
 
-def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretrained):
+def test_a_run_resumes_from_the_checkpoint_before_a_damaged_one(resumed_run, pretrained):
     """A run with a damaged checkpoint resumes from the previous one, in its original precision."""
-    run, out, err = continued
+    run, out, err = resumed_run
     saved = run / "checkpoints"
     damaged = f"{saved / 'step-00000008'}: training.safetensors is damaged."
     assert f"cannot read the checkpoint {damaged}" in err
@@ -291,8 +289,8 @@ def test_it_continues_from_the_checkpoint_before_a_damaged_one(continued, pretra
     assert [path.name for path in run.rglob(".*")] == []
 
 
-def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(continued):
-    run = continued[0]
+def test_metrics_have_mfu_if_the_peak_is_given(resumed_run):
+    run = resumed_run[0]
     flops = step_flops(RoFormerConfig.from_file(run / "model" / "config.json"), 32, 8, 4)
     lines = {line["step"]: line for line in read_metrics(run / "metrics.jsonl")}
     assert "mfu" not in lines[5]  # logged before --peak-flops was given
@@ -303,22 +301,20 @@ def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(continued):
 def test_damaged_checkpoints_are_kept_for_the_user(copy, pretrain_flags, capsys):
     for checkpoint in (copy / "checkpoints").iterdir():
         os.truncate(checkpoint / "training.safetensors", 10)
-    message = refused(pretrain_flags(copy), copy, capsys)
+    message = refusal_of(pretrain_flags(copy), copy, capsys)
     assert "step-00000008" in message
     assert "No other checkpoint is left to continue from" in message
     assert "Choose another --output" in message
 
 
-def test_a_model_that_a_kill_kept_from_being_published_is_published(
-    copy, pretrained, pretrain_flags
-):
+def test_an_unpublished_model_is_published_when_resuming(copy, pretrained, pretrain_flags):
     shutil.rmtree(copy / "model")
     shutil.copytree(copy / "checkpoints" / "step-00000006" / "model", copy / "model")
     assert main(["pretrain", *pretrain_flags(copy)]) == 0
     assert (copy / WEIGHTS).read_bytes() == (pretrained / WEIGHTS).read_bytes()
 
 
-def test_killed_before_its_first_checkpoint_it_starts_again_by_its_own_settings(copy, pretrained):
+def test_a_run_without_checkpoints_restarts_from_its_settings_file(copy, pretrained):
     shutil.rmtree(copy / "checkpoints")
     shutil.rmtree(copy / "model")
     settings = str(pretrained / "settings.yaml")
@@ -326,9 +322,9 @@ def test_killed_before_its_first_checkpoint_it_starts_again_by_its_own_settings(
     assert same_result(copy, pretrained)
 
 
-def test_empty_settings_are_no_run_to_continue(copy, pretrain_flags, capsys):
+def test_empty_settings_files_are_refused(copy, pretrain_flags, capsys):
     (copy / "settings.yaml").write_text("")
-    message = refused(pretrain_flags(copy), copy, capsys)
+    message = refusal_of(pretrain_flags(copy), copy, capsys)
     assert "settings.yaml: there are no keys with values" in message
 
 
@@ -337,7 +333,7 @@ def test_empty_settings_are_no_run_to_continue(copy, pretrain_flags, capsys):
     [{"log_every": 7, "save_every": 5}, {"keep_checkpoints": 1, "workers": 2}],
     ids=["moments", "resources"],
 )
-def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
+def test_settings_without_effect_on_weights_may_change(copy, pretrain_flags, changes):
     assert main(["pretrain", *pretrain_flags(copy, **changes)]) == 0
 
 
@@ -353,26 +349,26 @@ def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
     ],
 )
 def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, changes, named):
-    assert named in refused(pretrain_flags(copy, **changes), copy, capsys)
+    assert named in refusal_of(pretrain_flags(copy, **changes), copy, capsys)
 
 
 def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
     other = write_corpus(tmp_path / "other.txt", 10)
-    message = refused(pretrain_flags(copy, corpus=other), copy, capsys)
+    message = refusal_of(pretrain_flags(copy, corpus=other), copy, capsys)
     assert "prepared from other inputs" in message
 
 
-def test_a_corpus_that_was_touched_or_moved_is_the_same_one(copy, pretrain_flags, tmp_path, capsys):
+def test_a_touched_or_moved_corpus_is_accepted(copy, pretrain_flags, tmp_path, capsys):
     """A touched or moved corpus is accepted, and the fix in the message for a changed one works."""
-    typed = pretrain_flags(copy)
+    flags = pretrain_flags(copy)
     corpus = tmp_path / "corpus.txt"
-    shutil.copyfile(typed[typed.index("--corpus") + 1], corpus)
+    shutil.copyfile(flags[flags.index("--corpus") + 1], corpus)
     os.utime(corpus, (1, 1))
     assert main(["pretrain", *pretrain_flags(copy, corpus=corpus)]) == 0
     assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
 
     corpus.write_bytes(corpus.read_bytes()[::-1])
-    message = refused(pretrain_flags(copy, corpus=corpus), copy, capsys)
+    message = refusal_of(pretrain_flags(copy, corpus=corpus), copy, capsys)
     assert "what differs: files (corpus.txt has changed)" in message
     assert f"--rows {copy / 'rows'} instead of --corpus." in message
     assert main(["pretrain", *pretrain_flags(copy, corpus=None, rows=copy / "rows")]) == 0
@@ -388,20 +384,20 @@ def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, ca
     changed = yaml.safe_load((copy / "settings.yaml").read_text()) | {"vocab_size": None}
     (copy / "settings.yaml").write_text(yaml.safe_dump(changed))
     flags = pretrain_flags(copy, corpus=None, vocab_size=None, rows=rows)
-    assert "was trained on other data" in refused(flags, copy, capsys)
+    assert "was trained on other data" in refusal_of(flags, copy, capsys)
 
 
 @pytest.mark.parametrize("name", ["model", "checkpoints"])
-def test_a_folder_that_holds_something_else_is_left_alone(pretrain_flags, tmp_path, capsys, name):
+def test_foreign_files_in_the_output_folder_are_not_touched(pretrain_flags, tmp_path, capsys, name):
     (tmp_path / "run" / name).mkdir(parents=True)
     (tmp_path / "run" / name / "mine.txt").write_text("precious")
-    message = refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    message = refusal_of(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
     assert str(Path("run", name)) in message
 
 
-def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
+def test_a_file_as_output_is_refused(pretrain_flags, tmp_path, capsys):
     (tmp_path / "run").write_text("precious")
-    message = refused(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
+    message = refusal_of(pretrain_flags(tmp_path / "run"), tmp_path, capsys)
     assert "File exists. Choose another place" in message
     assert (tmp_path / "run").read_text() == "precious"
 
@@ -414,7 +410,7 @@ def test_a_file_is_no_folder_for_a_run(pretrain_flags, tmp_path, capsys):
     not (find_spec("bert4keras") and find_spec("tf_keras")),
     reason="bert4keras is not installed: `make test` does it",
 )
-def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
+def test_extend_vocab_trains_new_words_and_converts_to_bert4keras(
     released, pretrain_flags, tmp_path, capsys
 ):
     import jieba
@@ -464,7 +460,7 @@ def test_a_released_checkpoint_learns_new_words_and_goes_back_to_bert4keras(
     assert main(["pretrain", *flags, "--init-from", "x.zip", "--extend-vocab", "y"]) == 2
 
 
-def test_the_rows_of_a_continued_checkpoint_are_cut_as_the_flags_say(
+def test_tokenization_flags_apply_to_a_continued_checkpoint(
     released, pretrain_flags, tmp_path, write_corpus, monkeypatch
 ):
     def fit(*_, **__):
@@ -524,7 +520,7 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
 # Parts
 
 
-def test_a_new_model_guesses_by_frequency_at_first(pretrained):
+def test_a_new_model_predicts_by_frequency(pretrained):
     rows = PreparedRows.open(pretrained / "rows")
     tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "rows")
     config = RoFormerConfig.from_file(pretrained / "model" / "config.json")
@@ -596,14 +592,14 @@ assert main(["pretrain", *flags, "--output", output + "-again"]) == 0
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
-def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
+def test_a_run_on_jax_learns_and_resumes_exactly(pattern_flags, tmp_path):
     """A run on JAX learns, resumes exactly, and imports the models without TensorFlow.
 
     Only TensorBoard's writer imports TensorFlow, later. XLA's optimizations are off, because they
     take longer than running the programs.
     """
     run = tmp_path / "run"
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", JAX, str(run), *pattern_flags(run)],
         capture_output=True,
         text=True,
@@ -612,9 +608,9 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
         env=os.environ
         | {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_backend_optimization_level=0"},
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout.splitlines()[0]) == []
-    assert "step-00000200" in done.stdout
+    assert process.returncode == 0, process.stderr
+    assert json.loads(process.stdout.splitlines()[0]) == []
+    assert "step-00000200" in process.stdout
     assert has_learnt(run)
     assert same_result(tmp_path / "run-again", run)
     assert RoFormerForMaskedLM.from_pretrained(run / "model").tokenizer
@@ -623,7 +619,7 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
 # What it is trained on
 
 
-def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
+def test_held_out_documents_are_never_in_a_training_batch(pretrain_flags, tmp_path, monkeypatch):
     """No batch passed to `fit` in more than an epoch contains a held-out document.
 
     Each document repeats its own character, so that a batch shows which documents it contains.
@@ -651,17 +647,17 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     assert main(["pretrain", *pretrain_flags(tmp_path / "run", **settings)]) == 130
 
     tokenizer = RoFormerTokenizer.from_pretrained(vocabulary)
-    wanted = {tokenizer.ids(text)[0] for text in texts if not is_held_out(text, 0.3)}
+    training_ids = {tokenizer.ids(text)[0] for text in texts if not is_held_out(text, 0.3)}
     held_out = PreparedRows.open(tmp_path / "run" / "rows", "held_out")
     special = set(range(len(SPECIAL_TOKENS)))
-    apart = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
+    held_out_ids = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
     seen = set()
     for inputs, labels, weights in arguments:
         seen |= {*inputs["token_ids"].ravel().tolist(), *labels[weights > 0].tolist()}
     assert len(arguments) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
-    assert seen - special == wanted
-    assert not seen & apart
-    assert len(wanted | apart) == len(characters)
+    assert seen - special == training_ids
+    assert not seen & held_out_ids
+    assert len(training_ids | held_out_ids) == len(characters)
 
 
 @pytest.mark.parametrize(
@@ -672,7 +668,7 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
         (("--corpus-temperature", "1e9"), 0.5),
     ],
 )
-def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
+def test_corpora_are_sampled_with_the_given_weights(
     pretrain_flags, tmp_path, monkeypatch, flags, share
 ):
     """Each of two corpora repeats one character; the second is four times as large."""
@@ -682,7 +678,7 @@ def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
     rows = []
 
     def fit(_, batches, steps_per_epoch, **__):
-        for inputs, *_others in islice(batches, steps_per_epoch):
+        for inputs, *_rest in islice(batches, steps_per_epoch):
             rows.extend(inputs["token_ids"])
         raise KeyboardInterrupt  # ends the command without training
 
@@ -693,5 +689,5 @@ def test_corpora_are_trained_on_in_the_shares_that_are_asked_for(
     assert main(["pretrain", *pretrain_flags(run, **settings), *corpora, *flags]) == 130
     tokenizer = RoFormerTokenizer.from_pretrained(run / "rows")
     first, second = (tokenizer.vocabulary[character] for character in "一二")
-    ours = [np.sum(row == first) > np.sum(row == second) for row in rows]
-    assert np.mean(ours) == pytest.approx(share, abs=0.03)
+    from_first = [np.sum(row == first) > np.sum(row == second) for row in rows]
+    assert np.mean(from_first) == pytest.approx(share, abs=0.03)

@@ -32,7 +32,7 @@ DOCUMENTS = st.lists(st.lists(st.integers(5, 9), min_size=1, max_size=8), min_si
 
 
 @given(DOCUMENTS)
-def test_neighbours_are_counted_inside_documents_alone(documents):
+def test_neighbours_are_counted_only_within_documents(documents):
     counts = neighbour_counts(packed(documents), 10).toarray()
     by_hand = np.zeros((10, 10))
     for ids in documents:
@@ -42,23 +42,23 @@ def test_neighbours_are_counted_inside_documents_alone(documents):
 
 
 @given(DOCUMENTS)
-def test_information_is_that_of_the_definition(documents):
+def test_positive_information_equals_its_definition(documents):
     counts = neighbour_counts(packed(documents), 10)
     together = counts.toarray().astype("float64") / counts.sum()
-    alone = np.outer(together.sum(1), together.sum(0))
+    independent = np.outer(together.sum(1), together.sum(0))
     with np.errstate(divide="ignore", invalid="ignore"):
-        want = np.where(together > 0, np.maximum(np.log(together / alone), 0), 0)
+        want = np.where(together > 0, np.maximum(np.log(together / independent), 0), 0)
     got = positive_information(counts).toarray()
     assert np.abs(got - np.hstack([want, want.T])).max() < 1e-5
 
 
 @pytest.fixture(scope="module")
 def rows():
-    chance = np.random.default_rng(0)
-    return packed([chance.integers(5, 40, chance.integers(2, 9)).tolist() for _ in range(300)])
+    rng = np.random.default_rng(0)
+    return packed([rng.integers(5, 40, rng.integers(2, 9)).tolist() for _ in range(300)])
 
 
-def test_products_are_those_of_a_full_svd(rows):
+def test_products_of_vectors_equal_those_of_a_full_svd(rows):
     vectors = neighbour_vectors(rows, 50, 64).astype("float64")  # the full rank, up to a rotation
     left, strength, _ = np.linalg.svd(positive_information(neighbour_counts(rows, 50)).toarray())
     full = left * np.sqrt(strength)
@@ -74,7 +74,7 @@ def test_absent_tokens_have_no_vector_and_no_norm_exceeds_1(rows):
     assert (lengths[5:40] > 0.1).all()
 
 
-def test_tokens_with_like_neighbours_are_alike():
+def test_tokens_with_similar_neighbours_have_similar_vectors():
     """7 and 8 occur in the same contexts, 9 in others."""
     frames = [(10, 11), (12, 13), (14, 15)]
     documents = [[a, word, b] for word in (7, 8) for a, b in frames] + [[20, 9, 21], [22, 9, 23]]
@@ -84,11 +84,11 @@ def test_tokens_with_like_neighbours_are_alike():
     assert vectors[7] @ vectors[9] < 0.5
 
 
-def test_the_same_rows_give_the_same_vectors(rows):
+def test_vectors_are_reproducible(rows):
     assert (neighbour_vectors(rows, 50, 16) == neighbour_vectors(rows, 50, 16)).all()
 
 
-def test_text_that_says_nothing_of_its_tokens_gives_no_vectors():
+def test_text_without_information_gives_zero_vectors():
     assert (neighbour_vectors(packed([[5] * 5] * 3), 10, 4)[5:] == 0).sum() >= 16
-    alone = Rows([row * 0 for row in packed([[5]])])
-    assert (neighbour_vectors(alone, 10, 4) == 0).all()
+    single = Rows([row * 0 for row in packed([[5]])])
+    assert (neighbour_vectors(single, 10, 4) == 0).all()

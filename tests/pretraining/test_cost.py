@@ -26,22 +26,22 @@ def settings(**changes):
     return PretrainConfig(rows="rows", output="run", **changes)
 
 
-def asked(**changes):
+def cost_config(**changes):
     return CostConfig(recipe=(Path("base.yaml"),), **changes)
 
 
 # --- The numbers ---------------------------------------------------------------------------------
 
 
-def test_a_run_takes_its_steps_and_rows_and_tokens():
-    (whole,) = costs("small", settings(length=102, batch_size=8, steps=50), SHAPE)
-    assert (whole["recipe"], whole["rows"], whole["tokens"]) == ("small", 400, 40_800)
-    assert whole["flops"] == 50 * step_flops(SHAPE, 102, 8, 15)
+def test_cost_is_computed_from_steps_rows_and_tokens():
+    (total,) = costs("small", settings(length=102, batch_size=8, steps=50), SHAPE)
+    assert (total["recipe"], total["rows"], total["tokens"]) == ("small", 400, 40_800)
+    assert total["flops"] == 50 * step_flops(SHAPE, 102, 8, 15)
 
 
-def test_stages_are_printed_one_by_one_and_together():
+def test_stages_are_reported_separately_and_in_total():
     stages = ("length=102 batch-size=8 steps=50", "length=52 batch-size=4 steps=1000")
-    whole, first, second = costs("two", settings(stages=stages), SHAPE)
+    total, first, second = costs("two", settings(stages=stages), SHAPE)
     assert [first["recipe"], second["recipe"]] == [
         "two, stage 1: 50 steps of 8 × 102",
         "two, stage 2: 1,000 steps of 4 × 52",
@@ -49,24 +49,24 @@ def test_stages_are_printed_one_by_one_and_together():
     assert (second["rows"], second["tokens"]) == (4000, 208_000)
     assert second["flops"] == 1000 * step_flops(SHAPE, 52, 4, 8)
     for key in ("rows", "tokens", "flops"):
-        assert whole[key] == first[key] + second[key]
+        assert total[key] == first[key] + second[key]
 
 
-def test_days_and_money_are_operations_over_what_the_devices_do():
+def test_days_and_price_follow_from_flops_and_utilisation():
     """LINE is a day of one H100 at its peak; the devices reach half of it, three reach 4/5 each."""
-    config = asked(utilisation=0.5, efficiency=0.8, devices=(1, 3), price=2)
+    config = cost_config(utilisation=0.5, efficiency=0.8, devices=(1, 3), price=2)
     *_, row, _, _ = rendered([LINE], config)
     days = [2, 2 / (3 * 0.8)]
     money = [2 * 24 * 2, 2 * 24 * 2 / 0.8]
     assert [float(cell) for cell in row.split("|")[6:-1]] == pytest.approx(days + money, rel=0.01)
-    assert "| 30 |" in "".join(rendered([LINE], asked(peak_flops=989e11)))
+    assert "| 30 |" in "".join(rendered([LINE], cost_config(peak_flops=989e11)))
 
 
 # --- The table -----------------------------------------------------------------------------------
 
 
-def test_the_table_says_what_it_assumes():
-    config = asked()
+def test_the_table_states_its_assumptions():
+    config = cost_config()
     assert [*rendered([LINE], config)] == [
         "| recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
@@ -78,7 +78,7 @@ def test_the_table_says_what_it_assumes():
 
 
 def test_with_one_device_several_are_not_mentioned():
-    config = asked(devices=(1,))
+    config = cost_config(devices=(1,))
     assert "several" not in "".join(rendered([LINE], config))
 
 
@@ -108,7 +108,7 @@ def test_the_vocabulary_is_the_recipes_or_the_architectures(recipe):
     assert read.vocab_size == 90
 
 
-def test_a_recipe_of_a_vocabulary_alone_is_of_the_size_that_pretrain_takes(recipe):
+def test_a_recipe_without_architecture_has_pretrains_default_size(recipe):
     _, _, shape = read_recipe(recipe("vocab-size: 90\n"), None)
     assert (shape.vocab_size, shape.hidden_size, shape.num_hidden_layers) == (90, 384, 6)
 
@@ -128,7 +128,7 @@ def test_a_second_architecture_is_refused(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("text", ["vocab: x.txt\n", "corpus: [a, b]\nvocab: x.txt\n", "rows: x\n"])
-def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
+def test_a_recipe_may_name_its_data(recipe, tmp_path, text):
     name, _, _ = read_recipe(recipe(text), tmp_path / "tiny.json")
     assert name == "mine (tiny)"
 
@@ -136,8 +136,8 @@ def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
 @pytest.mark.slow
 def test_the_settings_of_a_run_are_a_recipe(pretrained):
     name, read, shape = read_recipe(pretrained / "settings.yaml", None)
-    (whole,) = costs(name, read, shape)
-    assert (whole["rows"], whole["tokens"]) == (8 * 8, 8 * 8 * 32)
+    (total,) = costs(name, read, shape)
+    assert (total["rows"], total["tokens"]) == (8 * 8, 8 * 8 * 32)
 
 
 @pytest.mark.parametrize(
@@ -152,6 +152,6 @@ def test_the_settings_of_a_run_are_a_recipe(pretrained):
         ({"price": -1.0}, "price is -1"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(changes, message):
+def test_numbers_out_of_range_are_refused(changes, message):
     with pytest.raises(InputError, match=message):
-        asked(**changes)
+        cost_config(**changes)

@@ -32,11 +32,11 @@ def timed(pretrain_flags, write_corpus, tmp_path_factory, eagerly):
     The times are {step: (start, end)} of the log's callback. Only a few rows are evaluated.
     """
     folder, times = tmp_path_factory.mktemp("corpora"), {}
-    tell = StepLog.on_train_batch_end
+    original = StepLog.on_train_batch_end
 
     def timing(log, batch, logs=None):
         began = time.perf_counter()
-        tell(log, batch, logs)
+        original(log, batch, logs)
         times[batch + 1] = began, time.perf_counter()
 
     files = [
@@ -91,9 +91,9 @@ def test_every_corpus_is_evaluated_and_reported_by_name(corpora):
     assert line["step"] == 5
     sums = np.zeros(3)
     for name, share in shares.items():
-        own = [first[name] + i * rows[name] // share for i in range(share)]
-        weights, losses = (arrays[key][own] for key in ("weights", "log_likelihood"))
-        hits = (arrays["likeliest"] == arrays["labels"])[own] * weights
+        numbers_of_corpus = [first[name] + i * rows[name] // share for i in range(share)]
+        weights, losses = (arrays[key][numbers_of_corpus] for key in ("weights", "log_likelihood"))
+        hits = (arrays["likeliest"] == arrays["labels"])[numbers_of_corpus] * weights
         figures = np.array([-(losses * weights).sum(), hits.sum(), weights.sum()], "float64")
         sums += figures
         output = line["held_out_by_corpus"][name]
@@ -112,7 +112,7 @@ def test_a_single_corpus_has_no_figures_of_its_own(pretrained):
     )
 
 
-def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
+def test_logged_speed_is_within_the_measured_bounds(timed):
     """The logged speed is within the bounds measured around the log's callback.
 
     The timing of a line starts when the callback has finished the previous line or the first step.
@@ -122,10 +122,10 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
     lines = read_metrics(run / "metrics.jsonl")
     for line, (before, step) in zip(lines, [(1, 2), (2, 4), (4, 5)], strict=True):
         assert line["step"] == step
-        least = (times[step][0] - times[before][1]) / (step - before)  # seconds per step
-        most = (times[step][1] - times[before][0]) / (step - before)
-        assert 8 * 32 / most - 0.1 < line["tokens_per_second"] < 8 * 32 / least + 0.1
-        assert flops / most / PEAK - 1e-4 < line["mfu"] < flops / least / PEAK + 1e-4
+        min_seconds = (times[step][0] - times[before][1]) / (step - before)  # seconds per step
+        max_seconds = (times[step][1] - times[before][0]) / (step - before)
+        assert 8 * 32 / max_seconds - 0.1 < line["tokens_per_second"] < 8 * 32 / min_seconds + 0.1
+        assert flops / max_seconds / PEAK - 1e-4 < line["mfu"] < flops / min_seconds / PEAK + 1e-4
 
 
 # The best model
@@ -141,7 +141,7 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
         ([(3, 32, 1.0), (6, 32, 2.0), (8, 64, 2.5)], 8),
     ],
 )
-def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_path, lines, best):
+def test_best_is_the_lowest_loss_at_the_last_length(pretrained, tmp_path, lines, best):
     run = shutil.copytree(pretrained, tmp_path / "run")
     shutil.rmtree(run / "best")
     output = [
@@ -175,7 +175,7 @@ def unpredictable(pretrained, tmp_path):
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
-def test_held_out_rows_without_a_predicted_token_stop_nothing(
+def test_a_run_without_held_out_predictions_finishes(
     unpredictable, pretrain_flags, tmp_path, capsys
 ):
     run = tmp_path / "run"
@@ -195,9 +195,7 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("mixed_bfloat16")
 @pytest.mark.parametrize("precision", ["float32", "mixed_bfloat16"])
-def test_a_precision_that_is_asked_for_is_trained_in(
-    precision, pretrain_flags, tmp_path, monkeypatch, capsys
-):
+def test_a_run_uses_the_given_precision(precision, pretrain_flags, tmp_path, monkeypatch, capsys):
     """A run trains and evaluates in the given precision, although the machine would choose another.
 
     The model's loss in the other precision differs.
@@ -210,11 +208,11 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     output = capsys.readouterr().out
     assert f"parameters, {precision}" in output
     assert "device: the CPU, by " in output
-    judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    logged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
     losses = {}
     for dtype in (precision, other):
         model = RoFormerForMaskedLM.from_pretrained(run / "model", dtype=dtype)
         losses[dtype] = evaluate(TokenMetrics(model), batches).loss
-    assert judged == pytest.approx(losses[precision], abs=1e-6)
-    assert judged != pytest.approx(losses[other], abs=2e-6)
+    assert logged == pytest.approx(losses[precision], abs=1e-6)
+    assert logged != pytest.approx(losses[other], abs=2e-6)

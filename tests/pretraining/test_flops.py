@@ -12,7 +12,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cost import parameters
 from roformer_tf.pretraining.settings import make_stages, stage_flops, step_flops
-from roformer_tf.training import devices as processes
+from roformer_tf.training import devices
 from roformer_tf.training.devices import peak_of_devices
 from roformer_tf.training.settings import DevicesConfig
 
@@ -73,9 +73,11 @@ def graph_flops(graph):
             flops += graph_flops(graph._get_function(operation.get_attr("f").name).graph)
         if operation.type in ("MatMul", "BatchMatMulV2"):
             (left, _), (output,) = operation.inputs, operation.outputs
-            turned = operation.get_attr("transpose_a" if operation.type == "MatMul" else "adj_x")
+            transposed = operation.get_attr(
+                "transpose_a" if operation.type == "MatMul" else "adj_x"
+            )
             if min(output.shape[-2:]) > 1:  # not a sum written as a product with a column of ones
-                flops += 2 * output.shape.num_elements() * left.shape[-2 if turned else -1]
+                flops += 2 * output.shape.num_elements() * left.shape[-2 if transposed else -1]
         assert operation.type not in ("Einsum", "XlaDotV2"), operation.type
     return flops
 
@@ -103,9 +105,7 @@ def tensor(array):
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("length", "batch", "predictions"), [(18, 2, 3), (11, 3, 5), (100, 2, 7)])
 @pytest.mark.slow
-def test_the_operations_of_a_masked_step_are_those_of_its_products(
-    changes, length, batch, predictions
-):
+def test_flops_of_a_masked_step_equal_its_matrix_products(changes, length, batch, predictions):
     model = RoFormerForMaskedLM(shape(**changes))
     masked = np.tile(np.arange(predictions), (batch, 1))
     inputs = {"token_ids": np.ones((batch, length)), "masked_positions": masked, "labels": masked}
@@ -117,13 +117,13 @@ def test_the_operations_of_a_masked_step_are_those_of_its_products(
 @pytest.mark.parametrize("length", [18, 100])
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.slow
-def test_a_causal_step_predicts_all_tokens_and_scores_the_hidden_ones_too(changes, length):
+def test_flops_of_a_causal_step_include_masked_scores(changes, length):
     model = RoFormerForCausalLM(shape(**changes))
     flops = products_of_a_step(model, {"token_ids": tensor(np.ones((2, length)))})
     assert step_flops(model.config, length, 2, length) == flops
 
 
-def test_what_a_window_hides_is_no_work_where_what_is_seen_counts():
+def test_with_visible_keys_a_window_limits_the_flops():
     usual, local = shape(), shape(local_attention=4)  # layer 0 of three is global
     scores = 12 * 24 * (2 * 60 + 10)
     everything = 12 * 24 * 60
@@ -133,7 +133,7 @@ def test_what_a_window_hides_is_no_work_where_what_is_seen_counts():
 
 
 @pytest.mark.parametrize(("objective", "beside"), [("masked", 3), ("causal", 2)])
-def test_a_stage_of_local_layers_looks_back_alone_where_it_is_causal(objective, beside):
+def test_local_layers_of_a_causal_stage_attend_only_backwards(objective, beside):
     """Local layers of a causal stage attend only to earlier tokens.
 
     The objective decides this, because the architecture file usually does not.
@@ -145,7 +145,7 @@ def test_a_stage_of_local_layers_looks_back_alone_where_it_is_causal(objective, 
     assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, with only full blocks
 
 
-def test_a_token_of_the_base_size_takes_5_7e8_operations():
+def test_a_token_of_the_base_size_takes_567_million_flops():
     base = RoFormerConfig(50_000, 768, 12, 12, 3072)
     assert step_flops(base, 512, 256, 76) / (256 * 512) == 566_801_856
 
@@ -154,7 +154,7 @@ def test_a_token_of_the_base_size_takes_5_7e8_operations():
     ("settings", "predicted"),
     [({"objective": "masked"}, 20), ({"objective": "causal"}, 102)],
 )
-def test_a_stage_predicts_what_its_settings_say(settings, predicted):
+def test_a_stage_has_the_predictions_of_its_objective(settings, predicted):
     (stage,) = make_stages([], stage_defaults(length=102, batch_size=4, steps=7))
     arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), **settings)
     assert stage_flops(arguments, stage, shape()) == step_flops(shape(), 102, 4, predicted)
@@ -196,7 +196,7 @@ def test_parameters_are_those_of_the_model(changes):
         ("NVIDIA GeForce RTX 4090", 165e12),
     ],
 )
-def test_the_peak_is_found_by_the_name(name, peak):
+def test_the_peak_is_looked_up_by_device_name(name, peak):
     assert peak_flops(name) == peak
 
 
@@ -211,18 +211,18 @@ def test_the_peak_of_another_device_is_not_guessed(name):
     assert peak_flops(name) is None
 
 
-def test_every_peak_can_be_found():
+def test_every_entry_of_peaks_is_reachable():
     assert {word: peak_flops(f"NVIDIA {word}") for word in PEAKS} == PEAKS
 
 
 def test_the_peak_of_a_run_is_that_of_all_its_devices(monkeypatch):
-    monkeypatch.setattr(processes, "replicas", lambda: 4)
+    monkeypatch.setattr(devices, "replicas", lambda: 4)
     assert peak_of_devices(DevicesConfig(model_parallel=2, peak_flops=3e12)) == 24e12
     assert peak_of_devices(DevicesConfig(peak_flops=3e12)) == 12e12
     assert peak_of_devices(DevicesConfig()) is None
 
 
 @pytest.mark.parametrize("peak", [0.0, -1e12, math.nan])
-def test_a_peak_that_cannot_be_is_refused(peak):
+def test_an_impossible_peak_is_refused(peak):
     with pytest.raises(InputError, match=r"peak_flops is \S+, but must be above 0"):
         DevicesConfig(peak_flops=peak)

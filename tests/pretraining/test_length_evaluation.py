@@ -57,23 +57,23 @@ def corpus(tmp_path_factory):
     return file
 
 
-def evaluated(*words):
+def run_evaluate(*words):
     assert main(["evaluate", *map(str, words)]) == 0
 
 
 def reference(model, tokenizer, objective, texts, length):
     """Return loss and hit of each predicted token, computed one by one in its own window."""
-    room = length - 2
+    max_tokens = length - 2
     losses, hits = [], []
     for text in texts:
         size = len(text.labels)
-        for place in np.flatnonzero(text.predicted):
-            stop = min(size, (place // room + 1) * room)
-            start = max(0, stop - room)
+        for position in np.flatnonzero(text.predicted):
+            stop = min(size, (position // max_tokens + 1) * max_tokens)
+            start = max(0, stop - max_tokens)
             row = [tokenizer.cls_id, *text.token_ids[start:stop], tokenizer.sep_id]
             logits = np.asarray(model({"token_ids": np.array([row], "int32")}), "float64")[0]
-            scores = logits[place - start + (objective == "masked")]
-            label = text.labels[place]
+            scores = logits[position - start + (objective == "masked")]
+            label = text.labels[position]
             losses.append(np.log(np.exp(scores).sum()) - scores[label])
             hits.append(scores.argmax() == label)
     return np.array(losses), np.array(hits)
@@ -96,29 +96,29 @@ def test_every_token_is_predicted_from_its_own_window(models, objective, monkeyp
     ]
     texts[0].words[30] = 0  # a [SEP] between two documents is never predicted
     result = predicted_texts(texts, objective, tokenizer, MaskingConfig(mask_rate=0.4), seed=3)
-    judged = token_losses(model, tokenizer, objective, result, LENGTHS)
+    result_losses = token_losses(model, tokenizer, objective, result, LENGTHS)
     for length in LENGTHS:
         losses, hits = reference(model, tokenizer, objective, result, length)
-        np.testing.assert_allclose(judged.losses[length], losses, atol=1e-4)
-        assert judged.hits[length].tolist() == hits.tolist()
-    gap = max(abs(judged.losses[9] - judged.losses[40]))
+        np.testing.assert_allclose(result_losses.losses[length], losses, atol=1e-4)
+        assert result_losses.hits[length].tolist() == hits.tolist()
+    gap = max(abs(result_losses.losses[9] - result_losses.losses[40]))
     assert gap > 0.01  # otherwise a window of the wrong length would also pass
     places = np.concatenate([np.flatnonzero(text.predicted) for text in result])
     first = len(np.flatnonzero(result[0].predicted))
     assert not result[0].predicted[30]
     starts = np.where(np.arange(len(places)) < first, np.where(places < 38, 0, 53 - 38), 0)
-    assert judged.positions.tolist() == (places - starts + 1).tolist()
+    assert result_losses.positions.tolist() == (places - starts + 1).tolist()
     windows = np.where(np.arange(len(places)) < first, places >= 38, 2)
-    assert judged.windows.tolist() == windows.tolist()
+    assert result_losses.windows.tolist() == windows.tolist()
 
 
 @pytest.mark.slow
 def test_no_message_mentions_retracing(models):
     """TensorFlow's advice on retracing, which counts over the process, is not shown to the user."""
-    logger, heard = logging.getLogger("tensorflow"), []
+    logger, records = logging.getLogger("tensorflow"), []
     logger.removeFilter(rows._is_other_warning)  # added by other tests in this process
     listener = logging.Handler()
-    listener.emit = heard.append
+    listener.emit = records.append
     logger.addHandler(listener)
     try:
         model, tokenizer, objective = open_language_model(str(models["causal"]), None, "float32")
@@ -128,10 +128,10 @@ def test_no_message_mentions_retracing(models):
             token_losses(model, tokenizer, objective, result, [length])
     finally:
         logger.removeHandler(listener)
-    assert not [record.getMessage() for record in heard]
+    assert not [record.getMessage() for record in records]
 
 
-def test_words_are_hidden_whole_by_the_rate_and_the_seed():
+def test_whole_words_are_masked_by_rate_and_seed():
     tokenizer = tokenizer_of()
     text = WordedText(np.full(1000, tokenizer.vocab_size - 1), np.arange(1000) // 2 + 1)
     masking = MaskingConfig(mask_rate=0.3, mask_replace_rate=1.0, random_replace_rate=0.0)
@@ -163,13 +163,13 @@ def test_only_the_scored_tokens_of_a_row_have_a_slot():
 
 
 def test_figures_are_means_by_length_and_by_position():
-    judged = TokenLosses(
+    result_losses = TokenLosses(
         losses={4: np.array([1.0, 2, 3, 6]), 16: np.array([1.0, 1, 2, 4])},
         hits={4: np.array([True, False, False, False]), 16: np.array([True, True, False, True])},
         windows=np.array([0, 0, 0, 3]),
         positions=np.array([1, 3, 4, 14]),
     )
-    actual = figures(judged)
+    actual = figures(result_losses)
     assert actual["predictions"] == 4
     assert {k: v["loss"] for k, v in actual["by_length"].items()} == {"4": 3.0, "16": 2.0}
     assert {k: v["accuracy"] for k, v in actual["by_length"].items()} == {"4": 0.25, "16": 0.75}
@@ -183,7 +183,7 @@ def test_figures_are_means_by_length_and_by_position():
     ]
 
 
-def test_the_interval_is_that_of_a_mean_of_many_rows():
+def test_the_interval_is_that_of_a_ratio_of_means():
     rng = np.random.default_rng(0)
     counts = rng.integers(5, 50, 400)
     sums = counts * rng.normal(3, 0.5, 400)
@@ -200,7 +200,7 @@ def test_the_interval_is_that_of_a_mean_of_many_rows():
 def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_path, capsys):
     output = tmp_path / "new" / "figures.json"
     words = ["--model", models["masked"], "--corpus", corpus, "--lengths", 20, 10]
-    evaluated(*words, "--output", output)
+    run_evaluate(*words, "--output", output)
     out = capsys.readouterr().out
     assert sorted(path.name for path in output.parent.iterdir()) == ["figures.json", "figures.png"]
     report = json.loads(output.read_text(encoding="utf-8"))
@@ -211,36 +211,34 @@ def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_p
         assert f"{item['loss']:.4f}" in line
         assert f"{item['accuracy']:.2%}" in line
     assert f"{report['predictions']:,} masked tokens" in out
-    evaluated(*words)  # without --output it prints the same table
+    run_evaluate(*words)  # without --output it prints the same table
     assert capsys.readouterr().out == out
-    evaluated(models["masked"], "--corpus", corpus, "--lengths", 20, 10, "--seed", 1)
+    run_evaluate(models["masked"], "--corpus", corpus, "--lengths", 20, 10, "--seed", 1)
     assert capsys.readouterr().out != out
 
 
 def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"corpus: {corpus}\nlengths: [12]\n", encoding="utf-8")
-    evaluated("--model", models["causal"], "--config", recipe)
+    run_evaluate("--model", models["causal"], "--config", recipe)
     assert "of 12" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_without_lengths_it_is_the_models_own_up_to_512(
-    models, corpus, tmp_path, monkeypatch, capsys
-):
-    evaluated(models["causal"], "--corpus", corpus)
+def test_the_default_length_is_the_models_up_to_512(models, corpus, tmp_path, monkeypatch, capsys):
+    run_evaluate(models["causal"], "--corpus", corpus)
     assert "positions, of 512" in capsys.readouterr().out
     monkeypatch.setattr(length_evaluation, "DEFAULT_LENGTH", 30)
-    evaluated(models["causal"], "--corpus", corpus)
+    run_evaluate(models["causal"], "--corpus", corpus)
     assert "positions, of 30" in capsys.readouterr().out
     short = shutil.copytree(models["causal"], tmp_path / "short")
     config = json.loads((short / "config.json").read_text(encoding="utf-8"))
     (short / "config.json").write_text(json.dumps(config | {"trained_length": 9}), encoding="utf-8")
-    evaluated(short, "--corpus", corpus)
+    run_evaluate(short, "--corpus", corpus)
     assert "positions, of 9" in capsys.readouterr().out
 
 
-def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, monkeypatch):
+def test_held_out_reads_only_held_out_documents(models, corpus, monkeypatch):
     seen = []
     original = length_evaluation.long_texts
 
@@ -250,27 +248,27 @@ def test_only_what_prepare_held_out_is_read_where_that_is_asked(models, corpus, 
         return original(documents, *arguments, **settings)
 
     monkeypatch.setattr(length_evaluation, "long_texts", spy)
-    evaluated(models["causal"], "--corpus", corpus, "--lengths", 12, "--held-out", 0.4)
+    run_evaluate(models["causal"], "--corpus", corpus, "--lengths", 12, "--held-out", 0.4)
     texts = corpus.read_text(encoding="utf-8").splitlines()
     assert seen == [[[len(text) for text in texts if is_held_out(text, 0.4)]]]
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
+def test_max_tokens_limits_the_tokens(models, corpus, tmp_path):
     output = tmp_path / "x.json"
     for most, actual in ((50, 50), (5, 10)):  # at least one row
         words = ("--max-tokens", most, "--output", output)
-        evaluated(models["causal"], "--corpus", corpus, "--lengths", 12, *words)
+        run_evaluate(models["causal"], "--corpus", corpus, "--lengths", 12, *words)
         assert json.loads(output.read_text(encoding="utf-8"))["tokens"] == actual
 
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
-def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
+def test_each_scaling_equals_its_setting_in_the_config(models, corpus, tmp_path, capsys):
     """Each scaling gives the result of a checkpoint with this setting in its config."""
     words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")
     scalings = ("none", "linear", "dynamic", "yarn", "log-n")
-    evaluated(models["masked"], *words, "--trained-length", 10, "--scalings", *scalings)
+    run_evaluate(models["masked"], *words, "--trained-length", 10, "--scalings", *scalings)
     out = capsys.readouterr().out
     report = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
     actual = report["by_scaling"]
@@ -290,10 +288,10 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
         folder = shutil.copytree(models["masked"], tmp_path / name)
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         (folder / "config.json").write_text(json.dumps(config | keys), encoding="utf-8")
-        evaluated(folder, *words)
-        alone = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
-        assert "by_scaling" not in alone
-        assert alone["by_length"]["40"]["loss"] == pytest.approx(losses[name], abs=1e-6)
+        run_evaluate(folder, *words)
+        single = json.loads((tmp_path / "x.json").read_text(encoding="utf-8"))
+        assert "by_scaling" not in single
+        assert single["by_length"]["40"]["loss"] == pytest.approx(losses[name], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -324,7 +322,7 @@ def test_bad_input_is_one_message(models, corpus, words, message, capsys, tmp_pa
     assert not list(tmp_path.iterdir())
 
 
-def test_a_fine_tuned_model_is_sent_to_the_other_command(corpus, tmp_path, capsys):
+def test_a_fine_tuned_model_is_referred_to_evaluate_with_data(corpus, tmp_path, capsys):
     from roformer_tf.tasks.classification import Classification
     from tests.support.random_model import save_random_models
 

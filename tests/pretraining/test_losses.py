@@ -22,30 +22,30 @@ def batch(seed=0, rows=3, slots=5):
 def reference(labels, logits, weights):
     """Return the loss in float64 and its gradient: (softmax − one-hot) · weight / Σ weight."""
     x = logits.astype("float64")
-    shares = np.exp(x - x.max(-1, keepdims=True))
-    shares /= shares.sum(-1, keepdims=True)
-    picked = np.take_along_axis(shares, labels[..., None], -1)[..., 0]
+    probabilities = np.exp(x - x.max(-1, keepdims=True))
+    probabilities /= probabilities.sum(-1, keepdims=True)
+    label_probabilities = np.take_along_axis(probabilities, labels[..., None], -1)[..., 0]
     scale = weights / weights.sum()
-    gradient = (shares - np.eye(VOCABULARY)[labels]) * scale[..., None]
-    return (-np.log(picked) * scale).sum(), gradient
+    gradient = (probabilities - np.eye(VOCABULARY)[labels]) * scale[..., None]
+    return (-np.log(label_probabilities) * scale).sum(), gradient
 
 
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(2, 6))
-def test_it_is_the_mean_over_the_used_slots(seed, rows, slots):
+def test_the_loss_is_the_mean_over_the_used_slots(seed, rows, slots):
     labels, logits, weights = batch(seed, rows, slots)
     got = float(MaskedTokenLoss()(labels, logits, sample_weight=weights))
     # The absolute tolerance is the rounding error of logits of about 10.
     assert got == pytest.approx(reference(labels, logits, weights)[0], rel=1e-6, abs=1e-6)
 
 
-def test_losses_that_the_model_gives_are_averaged_alike():
+def test_losses_computed_by_the_model_have_the_same_mean():
     labels, logits, weights = batch()
     losses = MaskedTokenLoss().call(labels, logits)
     got = float(MaskedTokenLoss()(labels, losses, sample_weight=weights))
     assert got == float(MaskedTokenLoss()(labels, logits, sample_weight=weights))
 
 
-def test_its_gradient_is_that_of_the_mean(gradient):
+def test_the_gradient_is_that_of_the_mean(gradient):
     labels, logits, weights = batch()
     got = gradient(lambda x: MaskedTokenLoss()(labels, x, sample_weight=weights), logits)
     want = reference(labels, logits, weights)[1]
@@ -53,7 +53,7 @@ def test_its_gradient_is_that_of_the_mean(gradient):
     assert (got[weights == 0] == 0).all()
 
 
-def test_what_is_in_an_unused_slot_changes_no_bit():
+def test_unused_slots_do_not_change_the_loss():
     labels, logits, weights = batch()
     before = float(MaskedTokenLoss()(labels, logits, sample_weight=weights))
     labels[weights == 0] = 3
@@ -93,7 +93,7 @@ def test_half_precision_logits_are_computed_in_float32():
     assert float(loss) == pytest.approx(want[0], rel=1e-6)
 
 
-def test_fit_uses_it_as_it_is():
+def test_keras_reports_the_loss_unchanged():
     """Keras reports the loss as the mean over the steps, without dividing it again."""
     labels, logits, weights = batch()
     model = keras.Sequential([keras.layers.Input((5, VOCABULARY)), keras.layers.Identity()])
@@ -104,7 +104,7 @@ def test_fit_uses_it_as_it_is():
     )
 
 
-def test_it_survives_serialization():
+def test_the_loss_survives_serialization():
     loss = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(MaskedTokenLoss(name="mlm"))
     )

@@ -19,9 +19,11 @@ def on_rows(pretrained, pretrain_flags):
     """
 
     def flags(output, **changes):
-        unsaid = dict.fromkeys(("corpus", "vocab_size", "tokenization", "length", "held_out"))
+        settings_of_rows = dict.fromkeys(
+            ("corpus", "vocab_size", "tokenization", "length", "held_out")
+        )
         changes = {"rows": pretrained / "rows", "precision": "float32"} | changes
-        return pretrain_flags(output, **unsaid | changes)
+        return pretrain_flags(output, **settings_of_rows | changes)
 
     return flags
 
@@ -46,7 +48,7 @@ def on_rows(pretrained, pretrain_flags):
         ("--length 31 --fill 1", "--fill is 1.0, but they were prepared with 0.99; --length is 31"),
     ],
 )
-def test_a_flag_of_preparation_that_says_otherwise_is_refused(
+def test_contradicting_preparation_flags_are_refused(
     on_rows, pretrained, tmp_path, capsys, flags, result
 ):
     assert main(["pretrain", *on_rows(tmp_path / "run"), *flags.split()]) == 2
@@ -59,7 +61,7 @@ def test_a_flag_of_preparation_that_says_otherwise_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_without_rows_a_length_that_is_not_said_is_512():
+def test_the_default_length_without_rows_is_512():
     config = PretrainConfig(corpus=("x.txt",), vocab_size=100, output="run")
     assert [stage.length for stage in config.plan()] == [512]
     assert plain(config)["length"] is None  # set when the run starts
@@ -74,22 +76,22 @@ def test_without_rows_a_length_that_is_not_said_is_512():
         ({"dropout": 0.3, "attention_dropout": 0.2}, (0.3, 0.2)),
     ],
 )
-def test_attention_may_drop_at_a_rate_of_its_own(flags, want):
+def test_attention_dropout_may_differ_from_dropout(flags, want):
     config = InitializationConfig(**flags)
     shape = new_architecture(config, 32)
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_layers_are_computed_again_if_it_is_asked_for(
-    asked, pretrained, pretrain_flags, tmp_path, monkeypatch
+@pytest.mark.parametrize("rematerialize", [False, True])
+def test_rematerialize_is_passed_to_the_encoder(
+    rematerialize, pretrained, pretrain_flags, tmp_path, monkeypatch
 ):
     actual = []
     monkeypatch.setattr(command, "_run", lambda run: actual.append(run.model.model.encoder))
     arguments = {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
-    more = ["--rematerialize"] if asked else []
-    assert main(["pretrain", *pretrain_flags(tmp_path / "run", **arguments), *more]) == 0
-    assert [encoder.rematerialize for encoder in actual] == [asked]
+    extra_flags = ["--rematerialize"] if rematerialize else []
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", **arguments), *extra_flags]) == 0
+    assert [encoder.rematerialize for encoder in actual] == [rematerialize]
 
 
 @pytest.mark.parametrize(
@@ -100,7 +102,7 @@ def test_layers_are_computed_again_if_it_is_asked_for(
         ("bfloat16", 0.1, "; attention plain, because its kernel has no dropout"),
     ],
 )
-def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, dtype, rate, result):
+def test_the_attention_kernel_is_printed_on_a_gpu(monkeypatch, dtype, rate, result):
     config = SimpleNamespace(attention_probs_dropout_prob=rate)
     model = SimpleNamespace(compute_dtype=dtype, config=config)
     monkeypatch.setattr(command, "flashes", lambda: True)

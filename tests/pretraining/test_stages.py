@@ -121,15 +121,15 @@ def six(flags, first_rows, read_batches, tmp_path_factory):
     return output
 
 
-def numbered(run):
+def checkpoint_steps(run):
     return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
 @pytest.mark.slow
-def test_the_papers_six_stages_run_from_one_yaml(six):
+def test_the_papers_six_stages_run_from_a_yaml_file(six):
     lines = read_metrics(six / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 17))
-    assert numbered(six) == sorted({*range(3, 16, 3), *BORDERS})
+    assert checkpoint_steps(six) == sorted({*range(3, 16, 3), *BORDERS})
     assert {path.name for path in six.glob("rows-*")} == {f"rows-{x}" for x in (16, 24, 32, 64)}
     vocabularies = {(folder / "vocab.txt").read_bytes() for folder in six.glob("rows-*")}
     assert len(vocabularies) == 1
@@ -152,7 +152,7 @@ def test_each_stage_continues_after_the_rows_of_its_length(six, first_rows):
     assert first_rows == [0, 0, 0, 0, 2 * 8, 3 * 8]
 
 
-def test_the_learning_rate_rises_and_falls_in_each(six):
+def test_each_stage_has_its_own_learning_rate_schedule(six):
     rates = [line["learning_rate"] for line in read_metrics(six / "metrics.jsonl")]
     for start, stop in zip([0, *BORDERS], BORDERS, strict=False):
         peak = 5e-4 if stop == BORDERS[-1] else 1e-3
@@ -160,7 +160,7 @@ def test_the_learning_rate_rises_and_falls_in_each(six):
         assert rates[stop - 1] == pytest.approx(peak / (stop - start))
 
 
-def test_the_mask_rate_falls_over_the_steps_of_all(six, read_batches):
+def test_the_mask_rate_decreases_over_all_stages(six, read_batches):
     """The mask rate decreases linearly over all stages.
 
     Every token is a word here, so the number of masked tokens is exact.
@@ -176,7 +176,7 @@ def test_the_mask_rate_falls_over_the_steps_of_all(six, read_batches):
             assert np.abs(weights.sum(1) - want).mean() < 0.2
 
 
-def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
+def test_one_schedule_spans_all_stages(pretrain_flags, tmp_path):
     run = tmp_path / "run"
     flags = pretrain_flags(run, steps=None, log_every=1, warmup=0, held_out=0)
     stages = ["steps=2", "steps=3 batch-size=4"]
@@ -188,10 +188,10 @@ def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
 @pytest.mark.parametrize(
     "back_to", [pytest.param(step, marks=pytest.mark.slow) for step in (3, 5, 6, 9, 10)]
 )
-def test_a_run_resumes_across_a_border_bit_for_bit(six, flags, untimed, tmp_path, back_to):
+def test_a_run_resumes_exactly_near_a_border(six, flags, untimed, tmp_path, back_to):
     """A run resumes exactly from a checkpoint at, before and after the border of two stages."""
     run = shutil.copytree(six, tmp_path / "run")
-    for step in numbered(run):
+    for step in checkpoint_steps(run):
         if step > back_to:
             shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
     assert main(["pretrain", *flags(run)]) == 0
@@ -207,7 +207,7 @@ def test_other_stages_are_another_run(six, flags, capsys):
     assert "stages was" in capsys.readouterr().err
 
 
-def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path, capsys):
+def test_rows_of_one_length_are_refused_for_stages_of_several(six, flags, tmp_path, capsys):
     run = tmp_path / "run"
     arguments = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
     assert main(["pretrain", *arguments]) == 2

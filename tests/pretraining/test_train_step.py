@@ -57,7 +57,7 @@ def batch(number, rows=ROWS):
     return inputs, labels, used.astype("float32")
 
 
-def take(model, *batches):
+def train(model, *batches):
     """Train on batches and return the logs of each step."""
     logs = []
     for x, y, weights in batches:
@@ -76,7 +76,7 @@ def state_of(model):
     return [*weights_of(model).values(), *map(keras.ops.convert_to_numpy, slots)]
 
 
-def poisoned(number, value=np.nan):
+def batch_with_weight(number, value=np.nan):
     """Return a batch with one weight that makes the loss NaN or infinite."""
     inputs, labels, weights = batch(number)
     weights[3, 1] = value
@@ -92,25 +92,27 @@ def same_weights(model, other):
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("optimizer", ["sgd", pytest.param("lamb", marks=pytest.mark.slow)])
-def test_a_step_is_keras_own(optimizer):
+def test_our_step_equals_keras_step(optimizer):
     """Without clipping, our step equals Keras' step.
 
     Clipping is off (clip=1e9), because Keras on TensorFlow clips the embedding's sparse gradient
     before summing the contributions of repeated rows.
     """
-    ours, theirs = (compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False))
+    our_model, keras_model = (
+        compiled(own_step=own, optimizer=optimizer, clip=1e9) for own in (True, False)
+    )
     batches = [batch(number) for number in range(3)]
-    for step, (x, y, weights) in zip(take(ours, *batches), batches, strict=True):
-        want = theirs.train_on_batch(x, y, sample_weight=weights, return_dict=True)
+    for step, (x, y, weights) in zip(train(our_model, *batches), batches, strict=True):
+        want = keras_model.train_on_batch(x, y, sample_weight=weights, return_dict=True)
         assert step["loss"] == pytest.approx(float(want["loss"]), rel=2e-5)
-    assert optimizer != "sgd" or same_weights(ours, theirs)
+    assert optimizer != "sgd" or same_weights(our_model, keras_model)
 
 
 @pytest.mark.usefixtures("eager_steps")
 def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
     start, free, clipped = (compiled(optimizer="sgd", clip=clip) for clip in (1e9, 1e9, CLIP))
-    norm = take(free, batch(3))[0]["gradient_norm"]
-    assert take(clipped, batch(3))[0]["gradient_norm"] == pytest.approx(norm, rel=1e-6)
+    norm = train(free, batch(3))[0]["gradient_norm"]
+    assert train(clipped, batch(3))[0]["gradient_norm"] == pytest.approx(norm, rel=1e-6)
     before, far, near = map(weights_of, (start, free, clipped))
     moved = np.sqrt(sum(np.square(far[n] - before[n], dtype="float64").sum() for n in before))
     assert moved == pytest.approx(0.1 * norm, rel=1e-4)  # 0.1 is the learning rate
@@ -124,37 +126,37 @@ def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
 @pytest.mark.parametrize(
     ("micro_batches", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
 )
-def test_micro_batches_are_the_whole_batch(optimizer, micro_batches, eagerly):
+def test_micro_batches_equal_the_whole_batch(optimizer, micro_batches, eagerly):
     """Micro-batches give the result of the whole batch.
 
     They have unequal numbers of predictions, some have none.
     """
-    whole, parts = (
+    full, accumulated = (
         compiled(optimizer=optimizer),
         compiled(StepConfig(accumulate=micro_batches), optimizer=optimizer),
     )
     traced = micro_batches == 2
     batches = [batch(number) for number in range(3 if traced else 2)]
     with nullcontext() if traced else eagerly():
-        actual = take(parts, *batches)
+        actual = train(accumulated, *batches)
     with eagerly():
-        expected = take(whole, *batches)
+        expected = train(full, *batches)
     for got, want in zip(actual, expected, strict=True):
         assert got == pytest.approx(want, rel=2e-5)
-    assert optimizer != "sgd" or same_weights(parts, whole)
+    assert optimizer != "sgd" or same_weights(accumulated, full)
 
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
-def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
+def test_averaging_means_of_micro_batches_gives_another_loss(monkeypatch):
     """Averaging the means of micro-batches gives another loss, so the test above is sensitive."""
-    whole, parts = compiled(), compiled(StepConfig(accumulate=4))
+    full, accumulated = compiled(), compiled(StepConfig(accumulate=4))
     monkeypatch.setattr(
         steps, "_normalized", lambda data: keras.utils.unpack_x_y_sample_weight(data)
     )
-    wrong = take(parts, batch(0))[0]["loss"] / 4
+    wrong = train(accumulated, batch(0))[0]["loss"] / 4
     monkeypatch.undo()
-    assert abs(wrong - take(whole, batch(0))[0]["loss"]) > 1e-3
+    assert abs(wrong - train(full, batch(0))[0]["loss"]) > 1e-3
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -166,7 +168,7 @@ def test_each_micro_batch_has_its_own_dropout():
         model = compiled(StepConfig(accumulate=micro_batches), hidden_dropout_prob=0.5)
         states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
         before = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
-        take(model, batch(0))
+        train(model, batch(0))
         after = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
         return [(new - old)[1] for old, new in zip(before, after, strict=True)]
 
@@ -175,50 +177,56 @@ def test_each_micro_batch_has_its_own_dropout():
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_neither_a_loss_nor_a_gradient_may_be_other_than_finite(value):
+def test_loss_and_gradient_must_be_finite(value):
     model = compiled()
-    for judged, taken in (((1.0, 1.0), True), ((value, 1.0), False), ((1.0, value), False)):
-        good, _ = model._check(*map(keras.ops.convert_to_tensor, judged))
-        assert bool(good) == taken
+    for loss_and_norm, expected in (
+        ((1.0, 1.0), True),
+        ((value, 1.0), False),
+        ((1.0, value), False),
+    ):
+        good, _ = model._check(*map(keras.ops.convert_to_tensor, loss_and_norm))
+        assert bool(good) == expected
 
 
-@pytest.mark.quick_cases("inf")  # a traced step that is skipped is covered by the spike test below
+@pytest.mark.quick_cases("inf")  # the spike test below covers the traced step
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_batch_without_a_finite_loss_is_skipped(value, request):
     if np.isinf(value):
         request.getfixturevalue("eager_steps")
-    model, spared = compiled(), compiled()
-    take(model, batch(0), batch(1))
+    model, unharmed = compiled(), compiled()
+    train(model, batch(0), batch(1))
     before = state_of(model)
-    assert take(model, poisoned(2, value))[0]["skipped"] == 1
+    assert train(model, batch_with_weight(2, value))[0]["skipped"] == 1
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
     assert int(model.optimizer.iterations) == 3  # the schedule also counts skipped steps
-    assert take(model, poisoned(2, value), poisoned(2, value))[1]["skipped"] == 3
-    assert take(model, batch(3))[0]["skipped"] == 0
+    assert train(model, batch_with_weight(2, value), batch_with_weight(2, value))[1]["skipped"] == 3
+    assert train(model, batch(3))[0]["skipped"] == 0
 
-    take(spared, batch(0), batch(1))
-    spared.optimizer.iterations.assign(5)
-    take(spared, batch(3))
-    for old, new in zip(state_of(spared), state_of(model), strict=True):
+    train(unharmed, batch(0), batch(1))
+    unharmed.optimizer.iterations.assign(5)
+    train(unharmed, batch(3))
+    for old, new in zip(state_of(unharmed), state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_mean_loss_is_that_of_the_good_steps():
-    model, spared = compiled(), compiled()
+def test_the_mean_loss_excludes_skipped_steps():
+    model, unharmed = compiled(), compiled()
 
-    def fitted(model, *batches):
+    def fit_loss(model, *batches):
         (loss,) = model.fit((x for x in batches), steps_per_epoch=len(batches), verbose=0).history[
             "loss"
         ]
         return loss
 
-    good = [fitted(spared, batch(0)), fitted(spared, batch(1))]
-    assert fitted(model, batch(0), poisoned(5), batch(1)) == pytest.approx(np.mean(good), rel=1e-6)
+    good = [fit_loss(unharmed, batch(0)), fit_loss(unharmed, batch(1))]
+    assert fit_loss(model, batch(0), batch_with_weight(5), batch(1)) == pytest.approx(
+        np.mean(good), rel=1e-6
+    )
 
 
-def test_a_spike_is_skipped_once_losses_are_known(monkeypatch):
+def test_a_spike_is_skipped_after_enough_losses(monkeypatch):
     monkeypatch.setattr(steps, "SETTLED", 30)
     model = compiled(StepConfig(spike_factor=2.0), rate=0.05)
     x, _, weights = batch(0)
@@ -226,15 +234,15 @@ def test_a_spike_is_skipped_once_losses_are_known(monkeypatch):
     easy = np.full((ROWS, PREDICTIONS), 7, "int32")
     hard = np.full((ROWS, PREDICTIONS), 9, "int32")
     good, bad = (({**x, "labels": y}, y, weights) for y in (easy, hard))
-    assert take(model, bad)[0]["skipped"] == 0  # no earlier loss to compare with
-    logs = take(model, *[good] * 60)
+    assert train(model, bad)[0]["skipped"] == 0  # no earlier loss to compare with
+    logs = train(model, *[good] * 60)
     assert {step["skipped"] for step in logs} == {0}
     before = state_of(model)
-    assert take(model, bad)[0]["skipped"] == 1
+    assert train(model, bad)[0]["skipped"] == 1
     for old, new in zip(before, state_of(model), strict=True):
         np.testing.assert_array_equal(old, new)
     model.forget_usual_loss()
-    assert take(model, bad)[0]["skipped"] == 0
+    assert train(model, bad)[0]["skipped"] == 0
 
 
 @pytest.mark.parametrize(
@@ -260,7 +268,7 @@ def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
             time.sleep(pause)
             yield batch(0)
 
-    def fitted(name, pause, count):
+    def waiting_share(name, pause, count):
         with (
             MetricsFile(tmp_path / name, resumed_at=0) as lines,
             StepLog(
@@ -271,17 +279,18 @@ def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
         return read_metrics(tmp_path / name)[0]["waiting"]
 
     began = time.perf_counter()
-    fitted("instant", 0, 3)
+    waiting_share("instant", 0, 3)
     assert 0 < model.waited < (time.perf_counter() - began) / 2  # compilation took most of it
-    assert fitted("slow", 0.2, 6) > 0.5
+    assert waiting_share("slow", 0.2, 6) > 0.5
 
 
-def test_in_bfloat16_the_optimizer_remembers_in_float32():
+def test_in_bfloat16_the_optimizer_state_is_float32():
     model = mixed()
-    kinds = {keras.backend.standardize_dtype(v.dtype) for v in model.optimizer.variables}
-    assert kinds == {"float32", "int32"} or kinds == {"float32", "int64"}  # the count of steps
-    of_weights = {keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables}
-    assert of_weights == {"float32"}
+    state_dtypes = {keras.backend.standardize_dtype(v.dtype) for v in model.optimizer.variables}
+    # The integer is the step counter.
+    assert state_dtypes == {"float32", "int32"} or state_dtypes == {"float32", "int64"}
+    weight_dtypes = {keras.backend.standardize_dtype(v.dtype) for v in model.trainable_variables}
+    assert weight_dtypes == {"float32"}
 
 
 def mixed():

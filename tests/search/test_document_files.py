@@ -35,7 +35,7 @@ def read(path, columns=(), id_column=None):
         return list(documents)
 
 
-def test_other_columns_are_metadata_with_numbers_as_numbers(tmp_path):
+def test_other_columns_are_metadata_and_keep_numbers(tmp_path):
     path = tmp_path / "documents.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in ROWS), "utf-8")
     assert read(path) == [
@@ -49,7 +49,7 @@ def test_other_columns_are_metadata_with_numbers_as_numbers(tmp_path):
     ]
 
 
-def test_cells_of_a_csv_are_numbers_only_if_they_are_written_as_such(tmp_path):
+def test_csv_cells_are_numbers_only_in_canonical_form(tmp_path):
     path = tmp_path / "documents.csv"
     row = "x,甲,2020,007,,12345678901234567890,1234567890123456789"
     path.write_text(f"编号,text,年,号码,empty,big,long\n{row}\n", "utf-8")
@@ -59,7 +59,7 @@ def test_cells_of_a_csv_are_numbers_only_if_they_are_written_as_such(tmp_path):
     assert read(path, ("text",)) == [Document("甲", None, {"编号": "x", **metadata})]
 
 
-def test_a_number_of_json_that_sqlite_would_round_is_a_text(tmp_path):
+def test_a_number_too_large_for_sqlite_is_a_text(tmp_path):
     path = tmp_path / "documents.jsonl"
     path.write_text('{"text": "甲", "big": 12345678901234567890}\n', "utf-8")
     assert read(path) == [Document("甲", None, {"big": "12345678901234567890"})]
@@ -73,14 +73,14 @@ def test_lines_of_text_have_neither_ids_nor_metadata(tmp_path):
         read(path, id_column="id")
 
 
-def test_rows_without_text_or_id_are_named_all_at_once(tmp_path):
+def test_all_rows_without_text_or_id_are_named(tmp_path):
     path = tmp_path / "documents.jsonl"
     rows = [{"id": "1", "text": "甲"}, {"id": "", "text": "乙"}, {"id": "3", "text": " "}]
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         read(path)
-    assert "2 rows have no text" in str(caught.value)
-    assert "documents.jsonl:2 has an empty text in 'id'" in str(caught.value)
-    assert "documents.jsonl:3 has an empty text in 'text'" in str(caught.value)
+    assert "2 rows have no text" in str(error.value)
+    assert "documents.jsonl:2 has an empty text in 'id'" in str(error.value)
+    assert "documents.jsonl:3 has an empty text in 'text'" in str(error.value)
     with pytest.raises(InputError, match="no column"):
         read(path, id_column="nowhere")

@@ -116,6 +116,6 @@ def test_no_text_of_a_condition_becomes_sql(text):
     ],
 )
 def test_a_wrong_condition_is_explained(text, message):
-    with pytest.raises(InputError) as caught:
+    with pytest.raises(InputError) as error:
         parse_filter(text, {"year", "lang"})
-    assert message in str(caught.value)
+    assert message in str(error.value)

@@ -72,7 +72,7 @@ def bm25(query, texts=TEXTS, k1=2.0, b=0.75):
     return scores
 
 
-def found(index, *arguments, **settings):
+def search_results(index, *arguments, **settings):
     """Return the search results of each query."""
     return [index.read(hits) for hits in index.search(*arguments, **settings)]
 
@@ -83,22 +83,22 @@ def by_id(results):
 
 def check(actual, want, top):
     """Assert that results have the largest of the expected scores (queries, documents) in order."""
-    kept = min(top, want.shape[1])
+    count = min(top, want.shape[1])
     for results, scores in zip(actual, want, strict=True):
         got = [result.score for result in results]
-        np.testing.assert_allclose(got, np.sort(scores)[::-1][:kept], atol=2e-5)
+        np.testing.assert_allclose(got, np.sort(scores)[::-1][:count], atol=2e-5)
         np.testing.assert_allclose(scores[by_id(results)], got, atol=2e-5)
-        assert len({*by_id(results)}) == kept
+        assert len({*by_id(results)}) == count
 
 
 @pytest.mark.parametrize("weight", [None, 0.3, 4.0])
-def test_a_document_is_as_near_as_its_nearest_passage_and_its_beginning(weight, folder):
+def test_a_document_scores_by_its_nearest_passage_and_its_beginning(weight, folder):
     settings = {"passage_length": LENGTH, "beginning_weight": weight}
     add_documents(folder, EMBEDDER, documents(), **settings)
     want = cosines(weight=weight or 0)
     with SearchIndex(folder) as result:
         for top in (1, 5, 40, 50):
-            check(found(result, QUERIES, VECTORS, top), want, top)
+            check(search_results(result, QUERIES, VECTORS, top), want, top)
 
 
 def test_words_score_by_bm25_with_the_beginning_three_times(indexed):
@@ -109,71 +109,71 @@ def test_words_score_by_bm25_with_the_beginning_three_times(indexed):
 
 @pytest.mark.parametrize("weight", [None, 0.0, 0.8, 50.0])
 def test_a_hybrid_search_adds_words_and_vectors(indexed, weight):
-    actual = found(indexed, QUERIES, VECTORS, 8, hybrid=True, weight=weight)
+    actual = search_results(indexed, QUERIES, VECTORS, 8, hybrid=True, weight=weight)
     words = np.stack([bm25(query) for query in QUERIES])
     weight = 1 if weight is None else weight
     check(actual, words / words.max(axis=1, keepdims=True) + weight * cosines(), 8)
 
 
-def test_the_weight_of_the_index_counts_unless_another_is_given(folder):
+def test_the_weight_of_the_index_is_the_default(folder):
     add_documents(folder, EMBEDDER, documents(), hybrid_weight=0.8)
     with SearchIndex(folder) as result:
-        search = lambda **more: found(result, QUERIES, VECTORS, 5, hybrid=True, **more)  # noqa: E731
+        search = lambda **more: search_results(result, QUERIES, VECTORS, 5, hybrid=True, **more)  # noqa: E731
         assert search() == search(weight=0.8) != search(weight=0.1)
 
 
 def test_a_query_without_a_known_word_is_searched_by_vectors(indexed):
-    plain = found(indexed, ["ZZZ"], VECTORS[:1], 3)
+    plain = search_results(indexed, ["ZZZ"], VECTORS[:1], 3)
     for weight in (None, 1.0):
-        hybrid = found(indexed, ["ZZZ"], VECTORS[:1], 3, hybrid=True, weight=weight)
+        hybrid = search_results(indexed, ["ZZZ"], VECTORS[:1], 3, hybrid=True, weight=weight)
         assert by_id(hybrid[0]) == by_id(plain[0])
 
 
 def test_a_very_long_query_is_searched(indexed):
-    (results,) = found(indexed, ["".join(TEXTS)], VECTORS[:1], 3, hybrid=True, weight=1.0)
+    (results,) = search_results(indexed, ["".join(TEXTS)], VECTORS[:1], 3, hybrid=True, weight=1.0)
     assert len(results) == 3
 
 
 def test_conditions_restrict_every_kind_of_search(indexed):
-    kept = [n for n in range(40) if n < 20 or n == 33]
+    matching = [n for n in range(40) if n < 20 or n == 33]
     where = "n < 20 or id = 33"
-    check_ids = lambda results: all({*by_id(item)} <= {*kept} for item in results)  # noqa: E731
-    actual = found(indexed, QUERIES, VECTORS, 50, where=where)
-    assert [sorted(by_id(item)) for item in actual] == [kept] * 4
+    check_ids = lambda results: all({*by_id(item)} <= {*matching} for item in results)  # noqa: E731
+    actual = search_results(indexed, QUERIES, VECTORS, 50, where=where)
+    assert [sorted(by_id(item)) for item in actual] == [matching] * 4
     for results, scores in zip(actual, cosines(), strict=True):
         got = [result.score for result in results]
-        np.testing.assert_allclose(got, np.sort(scores[kept])[::-1], atol=2e-5)
+        np.testing.assert_allclose(got, np.sort(scores[matching])[::-1], atol=2e-5)
     for weight in (None, 1.0):
         assert check_ids(
-            found(indexed, QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where)
+            search_results(indexed, QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where)
         )
-    assert found(indexed, QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
+    assert search_results(indexed, QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
 
 
 def test_a_condition_may_name_metadata_of_some_documents(folder):
-    some = [Document("今天", "1", {"year": 2020}), Document("天气", "2", {"month": 3})]
-    add_documents(folder, EMBEDDER, some)
+    partial = [Document("今天", "1", {"year": 2020}), Document("天气", "2", {"month": 3})]
+    add_documents(folder, EMBEDDER, partial)
     with SearchIndex(folder) as index:
-        (actual,) = found(index, QUERIES[:1], VECTORS[:1], 5, where="month = 3")
+        (actual,) = search_results(index, QUERIES[:1], VECTORS[:1], 5, where="month = 3")
     assert by_id(actual) == [2]
 
 
 def test_documents_ids_and_metadata_are_kept(folder):
-    odd = [
+    unusual = [
         Document("有\t制表符\n和换行", "页/1", {"年": 2020, "标 题": "引\"号'", "ok": True}),
         Document("孤", "孤", {"x": "\ud800"}),
         Document("无名"),
     ]
-    add_documents(folder, EMBEDDER, odd)
-    assert add_documents(folder, EMBEDDER, odd) == Added(0, 0, 3, 3)
+    add_documents(folder, EMBEDDER, unusual)
+    assert add_documents(folder, EMBEDDER, unusual) == Added(0, 0, 3, 3)
     with SearchIndex(folder) as result:
         assert len(result) == 3
         assert result.has_ids
-        (results,) = found(result, QUERIES[:1], VECTORS[:1], 3)
-        texts = {(odd[0].text, "页/1"), ("孤", "孤"), ("无名", None)}
+        (results,) = search_results(result, QUERIES[:1], VECTORS[:1], 3)
+        texts = {(unusual[0].text, "页/1"), ("孤", "孤"), ("无名", None)}
         assert {(item.text, item.id) for item in results} == texts
         for where, name in (("年 = 2020 and ok = true", "页/1"), ("x = '?'", "孤")):
-            (results,) = found(result, QUERIES[:1], VECTORS[:1], 3, where=where)
+            (results,) = search_results(result, QUERIES[:1], VECTORS[:1], 3, where=where)
             assert [item.id for item in results] == [name]
 
 
@@ -191,27 +191,27 @@ def state(folder):
 def test_additions_give_the_index_of_all_documents(folder, ids):
     each = documents(ids=ids)
     first = add_documents(folder, EMBEDDER, each[:25], passage_length=LENGTH)
-    again = add_documents(folder, EMBEDDER, [*each[20:], each[30]])
-    assert (first, again) == (Added(25, 0, 0, 25), Added(15, 0, 6, 40))
+    second = add_documents(folder, EMBEDDER, [*each[20:], each[30]])
+    assert (first, second) == (Added(25, 0, 0, 25), Added(15, 0, 6, 40))
     other = folder.with_name("other")
     add_documents(other, EMBEDDER, each, passage_length=LENGTH)
     assert state(folder) == state(other)
     with SearchIndex(folder) as item, SearchIndex(other) as two:
         get = lambda x: [[(y.id, y.score) for y in z] for z in x]  # noqa: E731
         search = {"hybrid": True, "weight": 1.0}
-        assert get(found(item, QUERIES, VECTORS, 9, **search)) == get(
-            found(two, QUERIES, VECTORS, 9, **search)
+        assert get(search_results(item, QUERIES, VECTORS, 9, **search)) == get(
+            search_results(two, QUERIES, VECTORS, 9, **search)
         )
 
 
-def test_an_id_that_comes_again_replaces_its_document(folder):
+def test_a_repeated_id_replaces_its_document(folder):
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     changed = [Document("完全不同的文字", "3", {"n": 100}), *documents()[4:8]]
     with SearchIndex(folder) as opened:
         assert add_documents(folder, EMBEDDER, changed) == Added(0, 1, 4, 40)
         texts = [*TEXTS[:3], "完全不同的文字", *TEXTS[4:]]
-        check(found(opened, QUERIES, VECTORS, 50), cosines(texts), 50)
-        (actual,) = found(opened, ["不同"], VECTORS[:1], 1, hybrid=True, weight=0.0)
+        check(search_results(opened, QUERIES, VECTORS, 50), cosines(texts), 50)
+        (actual,) = search_results(opened, ["不同"], VECTORS[:1], 1, hybrid=True, weight=0.0)
         assert by_id(actual) == [3]
     assert len(state(folder)) == 40
 
@@ -219,17 +219,17 @@ def test_an_id_that_comes_again_replaces_its_document(folder):
 def test_documents_are_deleted_by_id(folder):
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     with SearchIndex(folder) as opened:
-        before = found(opened, QUERIES, VECTORS, 40)
+        before = search_results(opened, QUERIES, VECTORS, 40)
         best = by_id(before[0])[0]
         assert delete_documents(folder, [str(best), "99", "99"]) == ["99"]
-        after = found(opened, QUERIES, VECTORS, 40)
+        after = search_results(opened, QUERIES, VECTORS, 40)
         assert [by_id(x) for x in after] == [[n for n in by_id(x) if n != best] for x in before]
-        words = found(opened, [TEXTS[best]], VECTORS[:1], 40, hybrid=True, weight=0.0)
+        words = search_results(opened, [TEXTS[best]], VECTORS[:1], 40, hybrid=True, weight=0.0)
         assert best not in by_id(words[0])
     add_documents(folder, EMBEDDER, [Document("新的", "新")])
     with SearchIndex(folder) as opened:
         assert len(opened) == 40
-        (actual,) = found(opened, ["新的"], EMBEDDER.embed(["新的"]), 1)
+        (actual,) = search_results(opened, ["新的"], EMBEDDER.embed(["新的"]), 1)
         assert (actual[0].text, actual[0].score) == ("新的", pytest.approx(1))
 
 
@@ -240,7 +240,7 @@ def test_two_documents_with_one_id_are_refused(folder):
     assert add_documents(folder, EMBEDDER, twice) == Added(2, 0, 2, 2)
 
 
-def test_adding_nothing_new_changes_nothing_except_weights(folder):
+def test_adding_nothing_new_changes_only_weights(folder):
     add_documents(folder, EMBEDDER, documents())
     before = state(folder)
     assert add_documents(folder, EMBEDDER, documents()[:3]) == Added(0, 0, 3, 40)
@@ -262,7 +262,7 @@ def test_another_model_or_passage_length_is_refused(folder):
         add_documents(folder.with_name("new"), EMBEDDER, documents(), passage_length=513)
 
 
-class Failing(FakeEmbedder):
+class FailingEmbedder(FakeEmbedder):
     """An embedder that fails in its third block."""
 
     blocks = 0
@@ -274,32 +274,32 @@ class Failing(FakeEmbedder):
         return super().passages(*arguments)
 
 
-def test_what_fails_keeps_the_blocks_before_it_and_goes_on(folder):
+def test_a_failed_addition_keeps_finished_blocks(folder):
     with pytest.raises(InputError, match="not finite"):
-        add_documents(folder, Failing(), documents())
+        add_documents(folder, FailingEmbedder(), documents())
     with SearchIndex(folder) as result:
         assert len(result) == 20
     assert add_documents(folder, EMBEDDER, documents()) == Added(20, 0, 20, 40)
 
 
 def test_readers_search_while_another_process_writes(folder, indexed):
-    before = found(indexed, QUERIES, VECTORS, 50, hybrid=True)
+    before = search_results(indexed, QUERIES, VECTORS, 50, hybrid=True)
     writer = open_to_write(folder)
     with transaction(writer):
         new = [Document(QUERIES[0], "40")]
         writing.write_block(writer, new, [EMBEDDER.embed([QUERIES[0]])])
-        assert found(indexed, QUERIES, VECTORS, 50, hybrid=True) == before
+        assert search_results(indexed, QUERIES, VECTORS, 50, hybrid=True) == before
         with SearchIndex(folder) as other:
-            assert found(other, QUERIES, VECTORS, 50, hybrid=True) == before
-    assert by_id(found(indexed, QUERIES, VECTORS, 1, hybrid=True)[0]) == [40]
+            assert search_results(other, QUERIES, VECTORS, 50, hybrid=True) == before
+    assert by_id(search_results(indexed, QUERIES, VECTORS, 1, hybrid=True)[0]) == [40]
     writer.close()
 
 
 def test_two_commands_add_at_the_same_time(folder):
     """Two commands can create and fill an index at the same time, without duplicates."""
-    parts = [documents()[:30], documents()[10:]]
+    halves = [documents()[:30], documents()[10:]]
     threads = [
-        threading.Thread(target=add_documents, args=(folder, EMBEDDER, part)) for part in parts
+        threading.Thread(target=add_documents, args=(folder, EMBEDDER, part)) for part in halves
     ]
     for thread in threads:
         thread.start()
@@ -309,11 +309,11 @@ def test_two_commands_add_at_the_same_time(folder):
 
 
 def test_threads_share_an_open_index(indexed):
-    want, errors = found(indexed, QUERIES, VECTORS, 5, hybrid=True), []
+    want, errors = search_results(indexed, QUERIES, VECTORS, 5, hybrid=True), []
 
     def search():
         for _ in range(10):
-            if found(indexed, QUERIES, VECTORS, 5, hybrid=True) != want:
+            if search_results(indexed, QUERIES, VECTORS, 5, hybrid=True) != want:
                 errors.append("other results")
 
     threads = [threading.Thread(target=search) for _ in range(4)]
@@ -331,9 +331,9 @@ def test_a_damaged_index_is_named(folder):
         (folder / FILE).write_bytes(damaged)
         with (
             pytest.raises(InputError, match=r"cannot be used: .*If it is damaged, remove it"),
-            SearchIndex(folder) as it,
+            SearchIndex(folder) as index,
         ):
-            it.search(QUERIES, VECTORS, 50, hybrid=True)
+            index.search(QUERIES, VECTORS, 50, hybrid=True)
     (folder / FILE).write_bytes(content)
     with sqlite3.connect(folder / FILE) as database:
         database.execute("UPDATE settings SET manifest = json_set(manifest, '$.version', 99)")
@@ -342,7 +342,7 @@ def test_a_damaged_index_is_named(folder):
         SearchIndex(folder)
 
 
-def test_what_is_no_index_is_not_written_over(folder):
+def test_other_folders_are_not_overwritten(folder):
     folder.mkdir()
     (folder / "thesis.txt").write_text("…", "utf-8")
     for use in (
@@ -371,7 +371,7 @@ def test_a_python_without_full_text_search_is_named(folder, monkeypatch):
         add_documents(folder, EMBEDDER, documents())
 
 
-def test_an_index_that_is_locked_for_long_is_named(folder, indexed, monkeypatch):
+def test_a_locked_index_is_reported(folder, indexed, monkeypatch):
     monkeypatch.setattr("roformer_tf.search.database.PATIENCE", 0.1)
     writer = open_to_write(folder)
     with (

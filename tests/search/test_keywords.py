@@ -27,15 +27,21 @@ def bm25(query, documents):
     for text in words:
         counts, score = Counter(text), 0.0
         for word in words_of(query):
-            within = sum(word in other for other in words)
-            rarity = math.log(1 + (len(words) - within + 0.5) / (within + 0.5))
+            document_count = sum(word in other for other in words)
+            inverse_frequency = math.log(
+                1 + (len(words) - document_count + 0.5) / (document_count + 0.5)
+            )
             length = K1 * (1 - B + B * len(text) / mean)
-            score += rarity * counts[word] / (counts[word] + length) if within else 0.0
+            score += (
+                inverse_frequency * counts[word] / (counts[word] + length)
+                if document_count
+                else 0.0
+            )
         scores.append(score)
     return scores
 
 
-def test_words_are_jiebas_in_one_spelling():
+def test_words_are_jiebas_normalized_words():
     assert words_of("打开ＰＤＦ文件！ \n") == ["打开", "pdf", "文件"]
     assert words_of(" ？！") == []
 
@@ -48,7 +54,7 @@ def test_bm25_scores_by_its_formula():
     np.testing.assert_allclose(scores, [bm25(x, DOCUMENTS) for x in queries], atol=1e-6)
 
 
-def test_pairs_are_of_neighbouring_characters_and_names_are_whole():
+def test_terms_are_character_pairs_and_whole_names():
     def pairs(text):
         return document_terms(text)[len(words_of(text)) :]
 
@@ -59,7 +65,7 @@ def test_pairs_are_of_neighbouring_characters_and_names_are_whole():
 
 
 def test_tf_idf_is_a_cosine():
-    plain = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
-    documents = plain.fit_transform(DOCUMENTS).toarray()
-    cosines = plain.transform(QUERIES).toarray() @ documents.T
+    vectorizer = TfidfVectorizer(analyzer="char", ngram_range=(1, 3), sublinear_tf=True)
+    documents = vectorizer.fit_transform(DOCUMENTS).toarray()
+    cosines = vectorizer.transform(QUERIES).toarray() @ documents.T
     np.testing.assert_allclose(TfIdfSearch(DOCUMENTS).scores(QUERIES), cosines, atol=1e-6)

@@ -38,9 +38,10 @@ def order(sim, eagerly):
     with eagerly():
         embedder = VectorSettings().open(sim)
         cosines = embedder.embed(QUERIES) @ embedder.embed(DOCUMENTS.values()).T
-    places = np.argsort(-cosines, axis=1)
+    rankings = np.argsort(-cosines, axis=1)
     return [
-        [(list(DOCUMENTS)[i], row[i]) for i in at] for at, row in zip(places, cosines, strict=True)
+        [(list(DOCUMENTS)[i], row[i]) for i in indices]
+        for indices, row in zip(rankings, cosines, strict=True)
     ]
 
 
@@ -89,7 +90,7 @@ def test_documents_are_searched_without_keeping_an_index(run, sim, documents, or
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl"}
 
 
-def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_path):
+def test_an_index_is_created_searched_and_extended(run, sim, documents, order, tmp_path):
     index, queries = tmp_path / "index", tmp_path / "queries.txt"
     queries.write_text("\n".join(QUERIES) + "\n", "utf-8")
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
@@ -111,7 +112,7 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     assert (last[2], last[4]) == ("1.000000", "new")
 
 
-def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_path):
+def test_hybrid_search_counts_words_by_their_weight(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)
     assert run(*flags, "--documents", documents, "--hybrid-weight", 0)[0] == 0
@@ -123,7 +124,7 @@ def test_words_count_where_asked_and_as_much_as_asked(run, sim, documents, tmp_p
     assert float(rows[1][2]) > 50
 
 
-def test_an_index_keeps_what_beginnings_weigh(run, sim, documents, tmp_path):
+def test_an_index_keeps_its_beginning_weight(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)
     assert run(*flags, "--documents", documents, "--beginning-weight", 0.3)[0] == 0
@@ -135,7 +136,7 @@ def test_an_index_keeps_what_beginnings_weigh(run, sim, documents, tmp_path):
     assert "give --documents, too" in " ".join(err.replace("│", " ").split())
 
 
-def test_a_document_without_a_word_of_the_query_has_its_cosine_alone(run, sim, documents, order):
+def test_documents_without_query_words_score_by_their_cosine(run, sim, documents, order):
     flags = ("--model", sim, "--documents", documents, "--hybrid", "--queries", "公园")
     _, rows, _ = run(*flags)
     want = dict(order[1])
@@ -143,7 +144,7 @@ def test_a_document_without_a_word_of_the_query_has_its_cosine_alone(run, sim, d
     assert {row[4]: float(row[2]) for row in rows[1:]} == pytest.approx(want, abs=1e-6)
 
 
-def test_the_settings_of_an_index_are_those_of_its_queries(run, sim, documents, tmp_path):
+def test_queries_use_the_settings_of_the_index(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     result = ("--pooling", "mean", "--dimensions", 8, "--max-length", 20, "--passage-length", 9)
     assert run("--model", sim, "--documents", documents, "--index", index, *result)[0] == 0
@@ -157,7 +158,7 @@ def test_the_settings_of_an_index_are_those_of_its_queries(run, sim, documents, 
         assert "made with another model, or other settings" in err
 
 
-def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
+def test_a_pair_model_reranks(run, sim, documents, finetuned):
     flags = ("--model", sim, "--documents", documents, "--queries", "公园")
     _, plain, _ = run(*flags)
     code, rows, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3)
@@ -176,7 +177,7 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
 
 
 @pytest.mark.parametrize("weight", [0.0, 1.0])
-def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly):
+def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
     """Weight 0 keeps the order of the search; weight 1 gives the order of the scores."""
     texts = ["今天吗", "明天吗", "昨天呢", "打印"]
 
@@ -228,8 +229,12 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
 )
 def test_input_that_cannot_be_searched_is_refused(words, message, run, sim, documents, tmp_path):
     (tmp_path / "empty.txt").write_text("好\n\n", "utf-8")
-    places = {"DOCUMENTS": documents, "EMPTY": tmp_path / "empty.txt", "NOWHERE": tmp_path / "x"}
-    code, rows, err = run("--model", sim, *(places.get(word, word) for word in words))
+    replacements = {
+        "DOCUMENTS": documents,
+        "EMPTY": tmp_path / "empty.txt",
+        "NOWHERE": tmp_path / "x",
+    }
+    code, rows, err = run("--model", sim, *(replacements.get(word, word) for word in words))
     assert (code, rows) == (2, [])
     assert message in " ".join(err.replace("│", " ").split())
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl", "empty.txt"}
@@ -264,16 +269,16 @@ def test_a_document_may_have_two_columns(run, sim, tmp_path, ending):
     columns = ("--text-columns", "title", "text", "--queries", "怎么打印")
     code, actual, _ = run("--model", sim, "--documents", path, *columns)
     assert code == 0
-    assert [row[3] for row in actual[1:]] == [joined[place] for place in order]
+    assert [row[3] for row in actual[1:]] == [joined[index] for index in order]
     assert [row[4:] for row in actual[1:]] == [
-        [rows[place][0] * 2] if ending == "jsonl" else [] for place in order
+        [rows[index][0] * 2] if ending == "jsonl" else [] for index in order
     ]
     np.testing.assert_allclose(
         [float(row[2]) for row in actual[1:]], cosines[order], rtol=0, atol=1e-5
     )
 
 
-def test_the_columns_of_documents_are_not_those_of_queries(run, sim, tmp_path):
+def test_columns_of_documents_and_queries_may_differ(run, sim, tmp_path):
     documents, queries = tmp_path / "documents.tsv", tmp_path / "queries.tsv"
     documents.write_text("title\tbody\n打印\t选择文件菜单。\n", "utf-8")
     queries.write_text("text\n怎么打印\n", "utf-8")
@@ -312,7 +317,7 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 
 
 @pytest.mark.parametrize("name", ["pair", "regression"])
-def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
+def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
     if name == "regression":  # a model of single texts
         with pytest.raises(InputError, match="or a model of pairs"):
             open_reranker(finetuned(name))

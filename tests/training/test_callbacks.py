@@ -27,7 +27,7 @@ class _Label(keras.losses.Loss):
         return y_true[:, 0] + 0 * y_pred[:, 0]
 
 
-def toy():
+def toy_model():
     """Return a compiled model whose loss is the label."""
     model = keras.Sequential([keras.layers.Input((1,)), keras.layers.Dense(1)])
     model.compile(keras.optimizers.SGD(WarmupDecay(1.0, 0, len(LOSSES))), _Label())
@@ -66,66 +66,66 @@ def run(
     return read_metrics(path)
 
 
-def test_a_line_is_the_mean_since_the_line_before(path):
-    lines = run(path, toy(), LOSSES)
+def test_a_line_has_the_mean_since_the_previous_line(path):
+    lines = run(path, toy_model(), LOSSES)
     assert [line["step"] for line in lines] == [3, 6, 9, 10]
     assert [line["loss"] for line in lines] == pytest.approx([6, 5, 2, 2])
     assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second"]
 
 
-@pytest.mark.parametrize(("min_seconds", "called"), [(0, [2, 4, 6, 8, 10]), (3600, [10])])
-def test_calls_keep_their_distance_except_the_last(path, min_seconds, called):
+@pytest.mark.parametrize(("min_seconds", "expected_calls"), [(0, [2, 4, 6, 8, 10]), (3600, [10])])
+def test_min_seconds_skips_calls_except_the_last(path, min_seconds, expected_calls):
     steps = []
-    run(path, toy(), LOSSES, hooks=[(steps.append, 2)], min_seconds=min_seconds)
-    assert steps == called
+    run(path, toy_model(), LOSSES, hooks=[(steps.append, 2)], min_seconds=min_seconds)
+    assert steps == expected_calls
 
 
 def test_the_learning_rate_is_that_of_the_last_step(path):
-    rates = [line["learning_rate"] for line in run(path, toy(), LOSSES)]
+    rates = [line["learning_rate"] for line in run(path, toy_model(), LOSSES)]
     assert rates == pytest.approx([0.8, 0.5, 0.2, 0.1])
 
 
 def test_a_resumed_run_writes_the_same_lines(path):
     """A resumed run logs the same lines, although it was interrupted between two of them."""
-    model = toy()
-    whole = run(path, model, LOSSES)
+    model = toy_model()
+    expected = run(path, model, LOSSES)
     state = {}
 
-    def keep(step):
+    def save_metrics_state(step):
         state[step] = [keras.ops.convert_to_numpy(v) for v in model.metrics_variables]
 
-    model = toy()
-    run(path, model, LOSSES, hooks=[(keep, 4)])
-    path.write_text("".join(json.dumps(line) + "\n" for line in whole) + '{"step": 1')
-    model = toy()
+    model = toy_model()
+    run(path, model, LOSSES, hooks=[(save_metrics_state, 4)])
+    path.write_text("".join(json.dumps(line) + "\n" for line in expected) + '{"step": 1')
+    model = toy_model()
     model.optimizer.iterations.assign(4)
     for variable, value in zip(model.metrics_variables, state[4], strict=True):
         variable.assign(value)
-    again = run(path, model, LOSSES[4:], start=4)
-    for before, after in zip(whole, again, strict=True):
+    resumed = run(path, model, LOSSES[4:], start=4)
+    for before, after in zip(expected, resumed, strict=True):
         assert {**before, "tokens_per_second": 0} == {**after, "tokens_per_second": 0}
 
 
-def test_the_rate_excludes_the_first_step_and_everything_but_training(path):
+def test_tokens_per_second_excludes_the_first_step_and_hooks(path):
     def slow(step):
         time.sleep(0.3)
 
-    lines = run(path, toy(), LOSSES, hooks=[(slow, 2)])
+    lines = run(path, toy_model(), LOSSES, hooks=[(slow, 2)])
     assert all(line["tokens_per_second"] > 100 * 2 / 0.3 for line in lines)
 
 
-def test_a_line_of_the_first_step_alone_has_no_rate(path):
-    rates = [line["tokens_per_second"] for line in run(path, toy(), LOSSES, every=1)]
+def test_a_line_of_only_the_first_step_has_no_tokens_per_second(path):
+    rates = [line["tokens_per_second"] for line in run(path, toy_model(), LOSSES, every=1)]
     assert rates[0] is None
     assert all(rate > 0 for rate in rates[1:])
 
 
-def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
+def test_mfu_is_flops_per_second_over_the_peak(path):
     """MFU is FLOPs per second divided by the peak.
 
     The speed gives the time of a step, because a step has 100 tokens.
     """
-    lines = run(path, toy(), LOSSES, flops_per_step=6e9, peak=3e12)
+    lines = run(path, toy_model(), LOSSES, flops_per_step=6e9, peak=3e12)
     assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second", "mfu"]
     for line in lines:
         steps_per_second = line["tokens_per_second"] / 100
@@ -133,73 +133,73 @@ def test_the_share_of_the_hardware_is_operations_over_time_and_peak(path):
         assert line["mfu"] > 0
 
 
-def test_there_is_no_share_of_the_hardware_without_a_rate(path):
-    lines = run(path, toy(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
+def test_mfu_is_none_without_tokens_per_second(path):
+    lines = run(path, toy_model(), LOSSES, every=1, flops_per_step=6e9, peak=3e12)
     assert [line["mfu"] is None for line in lines] == [True] + 9 * [False]
 
 
 @pytest.mark.parametrize("known", [{"flops_per_step": 6e9}, {"peak": 3e12}])
-def test_there_is_no_share_of_hardware_that_is_not_known(path, known):
-    assert all("mfu" not in line for line in run(path, toy(), LOSSES, **known))
+def test_mfu_is_absent_without_flops_or_peak(path, known):
+    assert all("mfu" not in line for line in run(path, toy_model(), LOSSES, **known))
 
 
-def test_hooks_are_called_at_their_steps_of_the_run_and_after_the_last(path):
+def test_hooks_are_called_at_their_steps_and_after_the_last_step(path):
     calls = []
-    run(path, toy(), LOSSES[:7], start=3, hooks=[(calls.append, 4), (calls.append, 10)])
+    run(path, toy_model(), LOSSES[:7], start=3, hooks=[(calls.append, 4), (calls.append, 10)])
     assert calls == [4, 8, 10, 10]
 
 
-@pytest.mark.parametrize(("every", "called"), [(1, [1, 2, 3, 4]), (3, [2, 3, 4])])
-def test_it_is_asked_after_every_step_whether_to_call(every, called):
+@pytest.mark.parametrize(("every", "expected_calls"), [(1, [1, 2, 3, 4]), (3, [2, 3, 4])])
+def test_also_is_called_after_every_step(every, expected_calls):
     """`also` is called after every step, even if the hook is due anyway.
 
     So a run that saves at each step also notices that it has to end.
     """
-    asked, calls = [], []
+    queries, calls = [], []
 
     def also():
-        asked.append(len(asked) + 1)
-        return asked[-1] == 2
+        queries.append(len(queries) + 1)
+        return queries[-1] == 2
 
     log = SimpleNamespace(paused=nullcontext)
     hook = PeriodicCallback(calls.append, every=every, start=0, last=4, log=log, also=also)
     hook.set_model(SimpleNamespace(jax_state_sync=lambda: None))
     for batch in range(4):
         hook.on_train_batch_end(batch)
-    assert (asked, calls) == ([1, 2, 3, 4], called)
+    assert (queries, calls) == ([1, 2, 3, 4], expected_calls)
 
 
-def test_a_line_is_on_the_disk_when_it_is_written(path):
+def test_a_line_is_on_disk_when_hooks_run(path):
     seen = []
-    run(path, toy(), LOSSES, hooks=[(lambda step: seen.append(len(read_metrics(path))), 5)])
+    run(path, toy_model(), LOSSES, hooks=[(lambda step: seen.append(len(read_metrics(path))), 5)])
     assert seen == [1, 4]
 
 
-def test_hooks_find_the_weights_of_their_step(path):
+def test_hooks_see_the_weights_of_their_step(path):
     """Hooks see the weights of their step, although `fit` on JAX keeps them elsewhere."""
-    model, seen = toy(), []
+    model, seen = toy_model(), []
     run(path, model, LOSSES, hooks=[(lambda step: seen.append(int(model.optimizer.iterations)), 4)])
     assert seen == [4, 8, 10]
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), 100.0])
-def test_a_loss_that_is_nan_or_explodes_stops_the_run_at_once(path, bad):
+def test_a_nan_or_exploding_loss_stops_the_run(path, bad):
     losses, calls = [*LOSSES[:7], bad, *LOSSES[8:]], []
     with pytest.raises(DivergedError, match=r"the loss is (nan|inf|[\d.]+) at step 8"):
-        run(path, toy(), losses, hooks=[(calls.append, 1)])
+        run(path, toy_model(), losses, hooks=[(calls.append, 1)])
     assert calls == list(range(1, 8))
     assert [line["step"] for line in read_metrics(path)] == [3, 6]
 
 
 @pytest.mark.parametrize("uniform_loss", [4.0, 20.0])
-def test_a_loss_that_only_rises_is_no_explosion(path, uniform_loss):
+def test_a_moderately_rising_loss_does_not_stop_the_run(path, uniform_loss):
     """A loss up to three times the first one or twice the uniform loss does not stop the run."""
     highest = max(3 * LOSSES[0], 2 * uniform_loss)
-    lines = run(path, toy(), [*LOSSES, 0.99 * highest], every=1, uniform_loss=uniform_loss)
+    lines = run(path, toy_model(), [*LOSSES, 0.99 * highest], every=1, uniform_loss=uniform_loss)
     assert len(lines) == 11
 
 
-def test_a_run_from_the_start_forgets_older_lines(path):
+def test_a_new_run_removes_older_lines(path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
     with MetricsFile(path, resumed_at=0):
         assert read_metrics(path) == []
@@ -213,11 +213,11 @@ def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
     assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
 
 
-def test_a_file_that_is_not_there_has_no_lines(path):
+def test_a_missing_file_has_no_lines(path):
     assert read_metrics(path) == []
 
 
-def test_tensorboard_holds_the_same_numbers(path, tmp_path):
+def test_tensorboard_has_the_same_values(path, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     with MetricsFile(path, resumed_at=0, tensorboard=tmp_path / "board") as lines:
@@ -238,7 +238,7 @@ def test_tensorboard_holds_the_same_numbers(path, tmp_path):
     }
 
 
-def test_a_signal_after_the_check_waits_for_the_next_step():
+def test_a_signal_after_the_check_stops_after_the_next_step():
     class Model:
         stop_training = False
 
@@ -255,7 +255,7 @@ def test_a_signal_after_the_check_waits_for_the_next_step():
 
 
 @pytest.fixture
-def harmless():
+def harmless_handlers():
     """Handlers of SIGTERM and SIGUSR1 that do nothing.
 
     With the default handlers, a late signal would kill the test process.
@@ -267,7 +267,7 @@ def harmless():
         signal.signal(number, handler)
 
 
-def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch, harmless):
+def test_sigbreak_is_handled_like_sigterm(monkeypatch, harmless_handlers):
     """SIGBREAK is handled like SIGTERM. It exists only on Windows, so SIGUSR1 replaces it."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
     for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
@@ -278,4 +278,6 @@ def test_on_windows_ctrl_break_does_what_sigterm_does_elsewhere(monkeypatch, har
             signal.raise_signal(number)  # during a step, the signal is only recorded
             assert termination.received()
             assert termination.signal == name
-    assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)] == harmless
+    assert [
+        signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)
+    ] == harmless_handlers

@@ -52,7 +52,7 @@ def weights(model):
     return {name: keras.ops.convert_to_numpy(v) for name, v in model.named_variables().items()}
 
 
-def spoil(model, value):
+def set_one_bias(model, value):
     variable = model.named_variables()["mlm/bias"]
     variable.assign(np.where(np.arange(50) == 7, value, weights(model)["mlm/bias"]))
 
@@ -78,7 +78,7 @@ def content(folder):
 @pytest.mark.slow  # test_adamw.py has a similar quick test
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
+def test_a_restored_run_continues_exactly(optimizer, tmp_path):
     """A restored run continues exactly: dropout, optimizer state, step and mean loss."""
     keras.utils.set_random_seed(2)
     model = compiled(optimizer)
@@ -89,8 +89,8 @@ def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
     train(other, 5, 7)
     assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
     assert float(other.metrics[0].result()) == float(model.metrics[0].result())
-    for m in (model, other):
-        train(m, 3, 6)
+    for item in (model, other):
+        train(item, 3, 6)
     for name, array in weights(model).items():
         assert (weights(other)[name] == array).all(), name
     without_dropout = compiled(optimizer, hidden_dropout_prob=0.0)
@@ -108,13 +108,13 @@ def test_the_weights_of_a_checkpoint_are_in_our_format(trained, checkpoint):
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_weights_that_are_not_finite_are_never_saved(trained, checkpoint, value):
     before = content(checkpoint.parent)
-    kept = float(weights(trained)["mlm/bias"][7])
-    spoil(trained, value)
+    original = float(weights(trained)["mlm/bias"][7])
+    set_one_bias(trained, value)
     try:
         with pytest.raises(DivergedError, match="mlm/bias"):
             save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
     finally:
-        spoil(trained, kept)
+        set_one_bias(trained, original)
     assert content(checkpoint.parent) == before
 
 
@@ -126,7 +126,7 @@ def test_the_last_few_are_kept(trained, tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000101"]
 
 
-def test_a_damaged_checkpoint_of_a_later_step_gives_way(trained, tmp_path):
+def test_saving_removes_damaged_later_checkpoints(trained, tmp_path):
     """Saving removes damaged checkpoints of later steps.
 
     Otherwise an unreadable checkpoint would remain the newest.
@@ -137,13 +137,13 @@ def test_a_damaged_checkpoint_of_a_later_step_gives_way(trained, tmp_path):
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000015"]
 
 
-def test_what_a_kill_left_is_no_checkpoint(checkpoint):
+def test_temporary_folders_are_not_checkpoints(checkpoint):
     half = checkpoint.parent / ".step-00000009.abcdefgh.tmp"
     shutil.copytree(checkpoint, half)
     assert list(checkpoints(checkpoint.parent)) == [checkpoint]
 
 
-def test_a_folder_that_is_not_there_has_no_checkpoints(tmp_path):
+def test_a_missing_folder_has_no_checkpoints(tmp_path):
     assert list(checkpoints(tmp_path / "none")) == []
 
 
@@ -169,7 +169,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_checkpoint_is_refused_and_the_model_left_as_it_is(trained, checkpoint, damage):
+def test_a_damaged_checkpoint_is_refused_and_the_model_unchanged(trained, checkpoint, damage):
     DAMAGES[damage](checkpoint)
     before, optimizer = weights(trained), int(trained.optimizer.iterations)
     with pytest.raises(InputError, match="step-00000003"):
@@ -187,14 +187,14 @@ def test_a_checkpoint_of_another_model_is_refused(checkpoint, other):
         restore_checkpoint(checkpoint, compiled(**other))
 
 
-def test_the_published_model_is_the_checkpoints(checkpoint, tmp_path):
+def test_the_published_model_is_that_of_the_checkpoint(checkpoint, tmp_path):
     publish(checkpoint / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(checkpoint / "model")
     shutil.rmtree(checkpoint)
     RoFormerForMaskedLM.from_pretrained(tmp_path / "model")
 
 
-def test_what_is_published_takes_no_room_and_is_not_published_again(checkpoint, tmp_path):
+def test_publishing_links_files_and_skips_published_ones(checkpoint, tmp_path):
     weights_file = tmp_path / "model" / "model.safetensors"
     publish(checkpoint / "model", tmp_path / "model")
     assert weights_file.samefile(checkpoint / "model" / "model.safetensors")
@@ -203,7 +203,7 @@ def test_what_is_published_takes_no_room_and_is_not_published_again(checkpoint, 
     assert (tmp_path / "model").stat().st_ino == stamp.st_ino
 
 
-def test_without_hard_links_it_is_copied(checkpoint, tmp_path, monkeypatch):
+def test_without_hard_links_the_model_is_copied(checkpoint, tmp_path, monkeypatch):
     def refuse(*paths):
         raise OSError("not supported")
 
@@ -212,17 +212,17 @@ def test_without_hard_links_it_is_copied(checkpoint, tmp_path, monkeypatch):
     assert content(tmp_path / "model") == content(checkpoint / "model")
 
 
-def test_an_older_model_is_replaced_whole(trained, checkpoint, tmp_path):
+def test_an_older_model_is_replaced_completely(trained, checkpoint, tmp_path):
     publish(checkpoint / "model", tmp_path / "model")
     (tmp_path / "model" / "old.txt").write_text("old")
-    spoil(trained, 3.0)
+    set_one_bias(trained, 3.0)
     newer = save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
     publish(newer / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(newer / "model")
     assert content(tmp_path / "model") != content(checkpoint / "model")
 
 
-def test_further_files_come_with_a_published_model_and_are_brought_up_to_date(checkpoint, tmp_path):
+def test_extra_files_are_published_and_updated(checkpoint, tmp_path):
     model, target = checkpoint / "model", tmp_path / "model"
     publish(model, target, {"README.md": b"first"})
     assert (target / "README.md").read_text(encoding="utf-8") == "first"

@@ -56,7 +56,7 @@ def read(*folders):
     return [read_run(*pair) for pair in named(folders).items()]
 
 
-def shown(*folders, width=100):
+def table_lines(*folders, width=100):
     return list(tables(read(*folders), width))
 
 
@@ -72,7 +72,7 @@ def columns(text):
 
 
 @pytest.mark.parametrize(("count", "of"), [(1, 1), (99, 1), (199, 1), (200, 2), (1000, 10)])
-def test_the_loss_is_a_mean_over_the_last_hundredth_of_the_lines(tmp_path, count, of):
+def test_the_loss_is_the_mean_of_the_last_percent_of_lines(tmp_path, count, of):
     values = [1000.0 / (1 + number) for number in range(count)]
     (run,) = read(write_run(tmp_path / "run", losses(*values)))
     assert cells(run)["loss"] == f"{sum(values[-of:]) / of:.4f}"
@@ -87,7 +87,7 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
     ]
     evaluations = [held_out(0, 9.0, 0.1), held_out(8, 2.5, 0.4), held_out(12, 2.75, 0.3)]
     write_run(tmp_path / "run", lines, evaluations, steps=22)
-    assert shown(tmp_path / "run") == [
+    assert table_lines(tmp_path / "run") == [
         "name             state    loss  held-out  accuracy  best held-out  tokens/s",
         "run   at step 12 of 22  2.0000    2.7500    30.00%    2.5000 at 8       110",
     ]
@@ -101,7 +101,7 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
         ([32, 64, 32], (1.75, 30)),  # only evaluations since the last change of length count
     ],
 )
-def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best):
+def test_the_best_loss_is_chosen_among_equal_lengths(tmp_path, lengths, best):
     evaluations = [held_out(10, 1.5), held_out(20, 2.0), held_out(30, 1.75)]
     for line, length in zip(evaluations, lengths, strict=True):
         line["length"] = length
@@ -112,12 +112,12 @@ def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best)
     assert cells(run)["held-out"] == "1.7500"
 
 
-def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
+def test_mfu_is_shown_if_known(tmp_path):
     shares = [None, 0.5, 0.25, 0.375]
     lines = [line | {"mfu": x} for line, x in zip(losses(5.0, 4.0, 3.0, 2.0), shares, strict=True)]
     write_run(tmp_path / "a", lines, steps=40)
     write_run(tmp_path / "b", losses(2.0), steps=40)
-    assert shown(*find_runs(tmp_path))[:3] == [
+    assert table_lines(*find_runs(tmp_path))[:3] == [
         "name                state    loss    mfu",
         "a     finished at step 40  2.0000  37.5%",  # the median
         "b        at step 10 of 40  2.0000      -",
@@ -146,10 +146,10 @@ def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
         (losses(2.0), [{"step": 0, "epoch": 0.0} | FIGURES], {"epochs": 3}, "at step 10"),
     ],
 )
-def test_the_state_is_how_far_a_run_is(tmp_path, lines, evaluations, settings, state):
+def test_the_state_shows_the_progress_of_a_run(tmp_path, lines, evaluations, settings, state):
     run = write_run(tmp_path / "run", lines or losses(), evaluations, **settings)
     (run / "metrics.jsonl").touch()
-    rows = shown(run)
+    rows = table_lines(run)
     place = rows[0].index("state") + len("state")
     assert rows[1][:place].split(maxsplit=1)[1] == state
 
@@ -162,7 +162,7 @@ def test_runs_without_figures_are_shown(tmp_path):
     write_run(tmp_path / "d", losses(2.0), [held_out(10, None, None)], steps=10)
     write_run(tmp_path / "e", [{"step": 10}], [{"step": 10, "held_out_loss": 1.5}], old_key=1)
     write_run(tmp_path / "f", [{"step": 10, "loss": float("nan")}], steps=10)
-    assert shown(*find_runs(tmp_path))[:7] == [
+    assert table_lines(*find_runs(tmp_path))[:7] == [
         "name                state    loss  held-out  accuracy  best held-out",
         "a         at step 0 of 10       -         -         -              -",
         "b              at step 10  2.0000         -         -              -",
@@ -185,7 +185,7 @@ def test_figures_of_fine_tuning_are_those_of_the_report(tmp_path):
     evaluations = [{"step": 10, "epoch": 1.0, "accuracy": 0.1, "macro_f1": 0.1}]
     run = write_run(tmp_path / "reviews", losses(0.5), evaluations, epochs=2)
     write_report(run, valid=FIGURES, test={"accuracy": 0.8, "macro_f1": 0.75})
-    assert shown(run) == [
+    assert table_lines(run) == [
         "name                         state    loss",
         "reviews  finished at step 10 of 20  0.5000",
         "",
@@ -194,7 +194,7 @@ def test_figures_of_fine_tuning_are_those_of_the_report(tmp_path):
     ]
 
 
-def test_figures_of_fine_tuning_under_way_are_those_of_the_last_epoch(tmp_path):
+def test_figures_of_running_fine_tuning_are_those_of_the_last_epoch(tmp_path):
     evaluations = [
         {"step": 10, "epoch": 1.0, "accuracy": 0.95},
         {"step": 20, "epoch": 2.0, "accuracy": 0.9},
@@ -204,30 +204,30 @@ def test_figures_of_fine_tuning_under_way_are_those_of_the_last_epoch(tmp_path):
     assert figures(run) == {"test": {}, "valid": {"accuracy": 0.9}}
 
 
-def test_a_report_without_a_test_set_shows_what_it_has(tmp_path):
+def test_a_report_without_a_test_set_shows_validation_figures(tmp_path):
     run = write_report(write_run(tmp_path / "run", losses(0.5), epochs=1), valid=FIGURES)
-    assert shown(run)[3] == "name  valid accuracy  valid macro_f1"
+    assert table_lines(run)[3] == "name  valid accuracy  valid macro_f1"
 
 
-def test_tasks_with_other_metrics_have_tables_of_their_own(tmp_path):
+def test_tasks_with_different_metrics_have_separate_tables(tmp_path):
     for name, valid in (("a", FIGURES), ("b", {"pearson": 0.5}), ("c", FIGURES)):
         write_report(write_run(tmp_path / name, losses(0.5), epochs=1), valid=valid)
-    text = "\n".join(shown(*find_runs(tmp_path)))
+    text = "\n".join(table_lines(*find_runs(tmp_path)))
     assert re.search(r"\nname  valid accuracy .*\na .*\nc .*\n\nname  valid pearson\nb ", text)
 
 
-def test_of_several_trainings_the_one_at_work_is_shown(tmp_path):
+def test_the_running_trial_is_shown(tmp_path):
     run = write_run(tmp_path / "run", epochs=2)
     for number, name in enumerate(["rate-2-seed-0", "rate-1-seed-0"]):  # in the order of start
         folder = write_run(run / "trials" / name, losses(1.0 + number))
         os.utime(folder / "metrics.jsonl", (number, number))
-    assert shown(run)[1] == "run   at step 10, training 2  2.0000"
+    assert table_lines(run)[1] == "run   at step 10, training 2  2.0000"
     write_lines(run / "metrics.jsonl", losses(0.5))  # copied from the best trial
     write_report(run, valid=FIGURES)
-    assert shown(run)[1] == "run   finished at step 10  0.5000"
+    assert table_lines(run)[1] == "run   finished at step 10  0.5000"
 
 
-def test_a_training_of_several_is_a_run_too(tmp_path):
+def test_trials_are_runs(tmp_path):
     evaluations = [{"step": 10, "epoch": 1.0} | FIGURES]
     for name in ("fold-1", "fold-2"):
         write_run(tmp_path / "run" / "trials" / name, losses(0.5), evaluations)
@@ -279,7 +279,7 @@ def test_damaged_settings_are_named(tmp_path, content, problem):
 # --- Which runs --------------------------------------------------------------------------------
 
 
-def test_a_folder_stands_for_the_runs_in_it(tmp_path):
+def test_a_folder_of_runs_is_expanded(tmp_path):
     for name in ("b", "a", "c"):
         write_run(tmp_path / name, losses(1.0))
     write_run(tmp_path / "a" / "within", losses(1.0))
@@ -300,29 +300,29 @@ def test_a_folder_without_a_run_is_refused(tmp_path, name, message):
         find_runs(tmp_path / name)
 
 
-def test_runs_are_called_by_their_folders(tmp_path, monkeypatch):
+def test_runs_are_named_after_their_folders(tmp_path, monkeypatch):
     for name in ("x/demo", "y/demo", "base"):
         write_run(tmp_path / name, losses(1.0))
     monkeypatch.chdir(tmp_path / "base")
-    here, x, y = Path(), tmp_path / "x" / "demo", tmp_path / "y" / "demo"
-    twice = [here, x, tmp_path / "base"]
-    assert list(named(twice).items()) == [(here, "base"), (x, "demo")]
-    assert named([y, here, x]) == {y: str(y), here: "base", x: str(x)}
+    current, x, y = Path(), tmp_path / "x" / "demo", tmp_path / "y" / "demo"
+    folders = [current, x, tmp_path / "base"]
+    assert list(named(folders).items()) == [(current, "base"), (x, "demo")]
+    assert named([y, current, x]) == {y: str(y), current: "base", x: str(x)}
 
 
-def test_names_that_are_no_text_are_spelled_out(tmp_path):
+def test_undecodable_names_are_escaped(tmp_path):
     assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"
     try:
         run = write_run(tmp_path / os.fsdecode("基线".encode("gbk")), losses(1.0), steps=10)
     except OSError:
         pytest.skip("this file system has no such names")
-    assert shown(run)[1].split()[0] == r"\udcbb\udcf9\udccf\udcdf"
+    assert table_lines(run)[1].split()[0] == r"\udcbb\udcf9\udccf\udcdf"
 
 
 # --- Settings that differ ----------------------------------------------------------------------
 
 
-def test_settings_are_shown_where_they_differ(tmp_path):
+def test_settings_are_shown_if_they_differ(tmp_path):
     """Settings that differ are listed with the runs of each value.
 
     A run of an earlier version may lack a setting.
@@ -332,7 +332,7 @@ def test_settings_are_shown_where_they_differ(tmp_path):
     write_run(tmp_path / "fast", seed=0, learning_rate=0.001, dropout=0.1, rows=None, **same)
     write_run(tmp_path / "slow", seed=0, learning_rate=3e-5, dropout=0.1, **same)
     write_run(tmp_path / "none", losses(1.0))  # no settings to compare
-    assert shown(*find_runs(tmp_path))[-6:] == [
+    assert table_lines(*find_runs(tmp_path))[-6:] == [
         "setting        value    runs",
         "dropout        not set  base",
         "               0.1      fast, slow",
@@ -342,10 +342,10 @@ def test_settings_are_shown_where_they_differ(tmp_path):
     ]
 
 
-def test_values_are_spelled_on_one_line(tmp_path):
+def test_values_are_shown_on_one_line(tmp_path):
     write_run(tmp_path / "a", steps=1, corpus=["x/*", "y"], strict=True, field={"新闻": 3})
     write_run(tmp_path / "b", steps=1, corpus=[], strict=False, field="正文\n")
-    assert [line.split() for line in shown(*find_runs(tmp_path))[-6:]] == [
+    assert [line.split() for line in table_lines(*find_runs(tmp_path))[-6:]] == [
         ["corpus", "x/*,", "y", "a"],
         ["none", "b"],
         ["field", '{"新闻":', "3}", "a"],
@@ -355,12 +355,12 @@ def test_values_are_spelled_on_one_line(tmp_path):
     ]
 
 
-def test_runs_are_compared_with_their_own_kind(tmp_path):
+def test_runs_are_compared_only_with_the_same_kind(tmp_path):
     write_run(tmp_path / "p1", steps=1, seed=0)
     write_run(tmp_path / "p2", steps=1, seed=0)
     write_run(tmp_path / "f1", epochs=1, seed=0)
     write_run(tmp_path / "f2", epochs=2, seed=0)
-    lines = shown(*find_runs(tmp_path))
+    lines = table_lines(*find_runs(tmp_path))
     assert "The settings of pretraining are the same." in lines
     assert lines[-3:] == ["setting  value  runs", "epochs   1      f1", "         2      f2"]
 
@@ -379,7 +379,7 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
             seed=number % 3,
             corpus=[f"/data/corpora/very/long/path/of/text/{number}/*.jsonl.gz"] * 3,
         )
-    lines = shown(*find_runs(tmp_path), width=width)
+    lines = table_lines(*find_runs(tmp_path), width=width)
     assert max(map(columns, lines)) <= width
     for number in range(25):
         assert any(line.startswith(f"第{number:02}次实验 ") for line in lines)
@@ -388,7 +388,7 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
 # --- Files written by the training commands ----------------------------------------------------
 
 
-def test_it_reads_what_the_commands_write(tmp_path):
+def test_files_of_the_commands_are_read(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
     from roformer_tf.training import run_files

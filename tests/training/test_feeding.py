@@ -13,7 +13,7 @@ SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TOKENIZER = RoFormerTokenizer({token: i for i, token in enumerate((*SPECIALS, "好", "差"))}, "char")
 
 
-class Lengths(keras.Model):
+class AnyLengthModel(keras.Model):
     """A model that accepts batches of any length; its logits are its bias."""
 
     def __init__(self):
@@ -38,7 +38,7 @@ def test_batches_of_any_length_follow_each_other(order):
     task = TASKS["classification"].from_examples(examples, max_length=128)
     encoded = task.labelling.encode(examples, TOKENIZER)
     targets = task.labelling.row_targets(encoded, examples)
-    model = Lengths()
+    model = AnyLengthModel()
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     for seed in range(6):  # for one of these seeds, the first two batches have equal lengths
         batches = RowBatches(encoded, *targets).batches(2, seed)
@@ -47,7 +47,7 @@ def test_batches_of_any_length_follow_each_other(order):
         assert np.isfinite(history.history["loss"]).all()
 
 
-def test_of_inputs_that_are_named_the_number_of_rows_may_differ(eager_steps):
+def test_named_inputs_may_have_varying_numbers_of_rows(eager_steps):
     class Model(keras.Model):
         def __init__(self):
             super().__init__()
@@ -70,7 +70,7 @@ def test_of_inputs_that_are_named_the_number_of_rows_may_differ(eager_steps):
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data is TensorFlow's")
 @pytest.mark.parametrize(
-    ("give", "length"),
+    ("make_dataset", "length"),
     [
         (fed, None),
         (lambda rows: fed(rows, static_shapes=True), 7),
@@ -78,9 +78,9 @@ def test_of_inputs_that_are_named_the_number_of_rows_may_differ(eager_steps):
     ],
     ids=["fed", "static shapes", "epochs"],
 )
-def test_what_it_gives_has_no_tuner_that_would_have_to_be_waited_for(give, length):
+def test_datasets_have_autotuning_off(make_dataset, length):
     rows = grain.MapDataset.range(4).map(lambda _: (np.zeros((3, 7)), np.zeros(3)))
-    dataset = give(rows)
+    dataset = make_dataset(rows)
     assert dataset.options().autotune.enabled is False
     assert [tuple(spec.shape) for spec in dataset.element_spec] == [(3, length), (3,)]
     assert [x.shape for x in next(iter(dataset))] == [(3, 7), (3,)]

@@ -8,14 +8,14 @@ from roformer_tf.training.run_files import read_keys, read_metrics, read_setting
 LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
 
 
-def test_a_file_that_is_not_there_holds_nothing(tmp_path):
+def test_missing_files_are_empty(tmp_path):
     assert read_metrics(tmp_path / "metrics.jsonl") == []
     assert read_keys(tmp_path / "report.json", json.loads) == {}
     assert read_settings(tmp_path) == {}
 
 
 @pytest.mark.parametrize("end", ['{"step": 30, "lo', '{"step": 30, "loss": 3.0}', "中"])
-def test_a_last_line_that_was_cut_short_does_not_count(tmp_path, end):
+def test_an_incomplete_last_line_is_ignored(tmp_path, end):
     path = tmp_path / "metrics.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in LINES) + end, encoding="utf-8")
     assert read_metrics(path) == LINES

@@ -5,7 +5,7 @@ from roformer_tf.training.optimizers import WarmupDecay
 
 
 @pytest.mark.parametrize(
-    ("step", "share"),
+    ("step", "fraction"),
     [
         (0, 1 / 10),  # not 0 in the first step
         (1, 2 / 10),
@@ -20,9 +20,9 @@ from roformer_tf.training.optimizers import WarmupDecay
         (150, 0.0),
     ],
 )
-def test_the_learning_rate_rises_and_falls_linearly(step, share):
+def test_the_learning_rate_rises_and_falls_linearly(step, fraction):
     schedule = WarmupDecay(3e-4, 10, 100)
-    assert float(schedule(step)) == pytest.approx(3e-4 * share, rel=1e-6)
+    assert float(schedule(step)) == pytest.approx(3e-4 * fraction, rel=1e-6)
 
 
 def test_without_warm_up_the_first_step_is_the_highest():
@@ -30,23 +30,23 @@ def test_without_warm_up_the_first_step_is_the_highest():
     assert rates == pytest.approx([1, 0.75, 0.5, 0.25, 0])
 
 
-def test_a_run_of_one_step_moves():
+def test_a_single_step_has_the_full_learning_rate():
     assert float(WarmupDecay(1.0, 0, 1)(0)) == 1
     assert float(WarmupDecay(1.0, 1, 1)(0)) == 1
 
 
 def test_the_schedule_survives_serialization():
-    again = keras.saving.deserialize_keras_object(
+    restored = keras.saving.deserialize_keras_object(
         keras.saving.serialize_keras_object(WarmupDecay(1.0, 2, 10))
     )
-    assert [float(again(s)) for s in range(11)] == [
+    assert [float(restored(s)) for s in range(11)] == [
         float(WarmupDecay(1.0, 2, 10)(s)) for s in range(11)
     ]
 
 
 @pytest.mark.parametrize("shape", [(1e-3, 3, 20), (5e-4, 0, 7), (2e-5, 4, 50)])
 @pytest.mark.parametrize("decay", [None, 0])
-def test_an_adjusted_schedule_is_that_of_the_numbers_it_was_given(shape, decay):
+def test_an_adjusted_schedule_equals_a_new_one(shape, decay):
     """An adjusted schedule equals a new one, without retracing a compiled function."""
     schedule, traced = WarmupDecay(1.0, 2, 10), []
     schedule.numbers = keras.Variable([0.0] * 4, trainable=False)

@@ -4,7 +4,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.training.settings import OptimizerConfig
 
 
-def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():
+def test_warmup_and_decay_longer_than_the_run_are_refused():
     with pytest.raises(
         InputError,
         match=r"--warmup and --decay-share are 0\.6 and 0\.5, together more",
@@ -28,6 +28,6 @@ def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():
         {"muon_learning_rate_scale": float("inf")},
     ],
 )
-def test_values_that_make_no_sense_are_refused(wrong):
+def test_invalid_values_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         OptimizerConfig(**wrong)

@@ -18,42 +18,42 @@ def offline(monkeypatch):
 
 
 @pytest.fixture
-def actual(monkeypatch):
+def logged_lines(monkeypatch):
     """A list of ((project, run id), line) with all lines that wandb receives."""
     import wandb
 
     lines, log = [], wandb.Run.log
 
-    def listen(run, line, *rest, **settings):
+    def recording_log(run, line, *rest, **settings):
         lines.append(((run.project, run.id), line))
         return log(run, line, *rest, **settings)
 
-    monkeypatch.setattr(wandb.Run, "log", listen)
+    monkeypatch.setattr(wandb.Run, "log", recording_log)
     return lines
 
 
 @pytest.mark.slow
-def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
-    pretrain_flags, actual, tmp_path
+def test_wandb_has_every_line_and_a_resumed_run_keeps_its_id(
+    pretrain_flags, logged_lines, tmp_path
 ):
     run = tmp_path / "run"
     flags = pretrain_flags(run, steps=6, save_every=3, log_every=3, tracker="wandb", project="字")
     assert main(["pretrain", *flags]) == 0
-    trained = {line["step"]: line["loss"] for _, line in actual if "loss" in line}
-    assert trained == {x["step"]: x["loss"] for x in read_metrics(run / "metrics.jsonl")}
-    judged = [line for _, line in actual if "held_out_loss" in line]
-    assert [line["step"] for line in judged] == [0, 3, 6]
-    assert "held_out_loss_by_length/64" in judged[0]
+    losses = {line["step"]: line["loss"] for _, line in logged_lines if "loss" in line}
+    assert losses == {x["step"]: x["loss"] for x in read_metrics(run / "metrics.jsonl")}
+    evaluations = [line for _, line in logged_lines if "held_out_loss" in line]
+    assert [line["step"] for line in evaluations] == [0, 3, 6]
+    assert "held_out_loss_by_length/64" in evaluations[0]
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
 
     shutil.rmtree(run / "checkpoints/step-00000006")
-    count = len(actual)
+    count = len(logged_lines)
     assert main(["pretrain", *flags]) == 0
-    assert [line["step"] for _, line in actual[count:]] == [6, 6]
-    assert {name for name, _ in actual} == {("字", (run / "wandb-id").read_text())}
+    assert [line["step"] for _, line in logged_lines[count:]] == [6, 6]
+    assert {name for name, _ in logged_lines} == {("字", (run / "wandb-id").read_text())}
 
 
-def test_pretrain_passes_tracker_project_and_settings_on(
+def test_pretrain_passes_tracker_project_and_settings(
     pretrain_flags, tmp_path, monkeypatch, capsys
 ):
     def start(project, output, settings, former):
@@ -83,15 +83,15 @@ def test_a_missing_package_is_reported_before_any_work(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_service_that_refuses_is_named(tmp_path, monkeypatch):
+def test_a_refusing_service_is_named(tmp_path, monkeypatch):
     import wandb
 
     def refuse(**settings):
         raise wandb.errors.CommError("no such team")
 
     monkeypatch.setattr(wandb, "init", refuse)
-    refused = pytest.raises(InputError, match="of p: no such team")
-    with refused, tracked("wandb", "p", tmp_path, {}):
+    refusal = pytest.raises(InputError, match="of p: no such team")
+    with refusal, tracked("wandb", "p", tmp_path, {}):
         pass
 
 
@@ -138,11 +138,11 @@ def test_swanlab_has_every_line(tmp_path, monkeypatch):
     monkeypatch.setenv("SWANLAB_MODE", "offline")
     lines, log = [], swanlab.Run.log
 
-    def listen(run, data, step=None):
+    def recording_log(run, data, step=None):
         lines.append((run.id, step, data))
         return log(run, data, step)
 
-    monkeypatch.setattr(swanlab.Run, "log", listen)
+    monkeypatch.setattr(swanlab.Run, "log", recording_log)
     run = track_twice("swanlab", "project", tmp_path / "run")
     assert lines == [
         (run, 1, {"loss": 2.5}),

@@ -9,7 +9,7 @@ from roformer_tf.training.optimizers import EmaAdamW
 SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.98, "epsilon": 1e-6}
 
 
-def trained(optimizer, steps):
+def train(optimizer, steps):
     rng = np.random.default_rng(0)
     weights = [keras.Variable(rng.normal(size=shape)) for shape in ((7, 5), (5,))]
     optimizer.build(weights)
@@ -19,10 +19,10 @@ def trained(optimizer, steps):
 
 
 @pytest.mark.parametrize("clip", [None, 0.5])
-def test_equals_keras_own(clip):
-    ours = trained(EmaAdamW(**SETTINGS, global_clipnorm=clip), 20)
-    theirs = trained(keras.optimizers.AdamW(**SETTINGS, global_clipnorm=clip), 20)
-    for got, want in zip(ours, theirs, strict=True):
+def test_equals_keras_adamw(clip):
+    our_result = train(EmaAdamW(**SETTINGS, global_clipnorm=clip), 20)
+    keras_result = train(keras.optimizers.AdamW(**SETTINGS, global_clipnorm=clip), 20)
+    for got, want in zip(our_result, keras_result, strict=True):
         assert np.abs(got - want).max() <= 3e-7
 
 
@@ -53,7 +53,7 @@ def test_equals_the_paper_in_float64(dtype, bound):
     assert np.abs(got - weight).max() <= bound
 
 
-def test_a_sparse_gradient_counts_as_the_dense_one():
+def test_a_sparse_gradient_equals_a_dense_one():
     tf = pytest.importorskip("tensorflow")
     if keras.backend.backend() != "tensorflow":
         pytest.skip("only TensorFlow has sparse gradients")

@@ -64,28 +64,28 @@ def train(model, first, last):
         model.train_on_batch(*batch(step))
 
 
-def put(model, values):
+def assign_weights(model, values):
     for name, variable in model.named_variables().items():
         variable.assign(values[name])
 
 
-def test_each_layer_below_has_a_smaller_share():
+def test_lower_layers_have_smaller_learning_rates():
     names = list(new_model(num_hidden_layers=2).named_variables())
     scales = layer_scales(names, 0.5)
     assert set(scales) == set(names)
-    shares = {
+    weight_scales = {
         "classifier/": 1.0,
         "encoder/layer_1/": 0.5,
         "encoder/layer_0/": 0.25,
         "encoder/embeddings/": 0.125,
     }
     for name in names:
-        [share] = [share for start, share in shares.items() if name.startswith(start)]
-        assert scales[name] == share, name
+        [scale] = [scale for start, scale in weight_scales.items() if name.startswith(start)]
+        assert scales[name] == scale, name
     assert len({scales[name] for name in names}) == 4
 
 
-def test_layers_are_counted_not_spelled():
+def test_layers_are_ordered_by_number():
     names = ["encoder/embeddings/x", *(f"encoder/layer_{i}/x" for i in range(12)), "classifier/x"]
     scales = layer_scales(names, 0.9)
     assert scales["encoder/layer_11/x"] == pytest.approx(0.9)
@@ -101,17 +101,17 @@ def reference_steps(start, gradients, rates, decays, *, decay=0.01, clip=1.0):
     """
     w = [x.astype("float64") for x in start]
     m, v = [0 * x for x in w], [0 * x for x in w]
-    seen = []
+    weights_by_step = []
     for t, (rate, gradient) in enumerate(zip(rates, gradients, strict=True), 1):
         norm = np.sqrt(sum((g**2).sum() for g in gradient))
         for i, g in enumerate(gradient):
-            g, own = g * min(1, clip / norm), rate * decays[i][0]
+            g, layer_rate = g * min(1, clip / norm), rate * decays[i][0]
             m[i], v[i] = 0.9 * m[i] + 0.1 * g, 0.999 * v[i] + 0.001 * g**2
-            shrunk = w[i] * (1 - own * decay * decays[i][1])
+            shrunk = w[i] * (1 - layer_rate * decay * decays[i][1])
             step = np.sqrt(1 - 0.999**t) / (1 - 0.9**t) * m[i] / (np.sqrt(v[i]) + 1e-6)
-            w[i] = shrunk - own * step
-        seen.append([x.copy() for x in w])
-    return seen
+            w[i] = shrunk - layer_rate * step
+        weights_by_step.append([x.copy() for x in w])
+    return weights_by_step
 
 
 def random_gradients(model, steps, seed=0):
@@ -119,17 +119,17 @@ def random_gradients(model, steps, seed=0):
     return [[rng.normal(size=v.shape) for v in model.trainable_variables] for _ in range(steps)]
 
 
-def shares(model, layer_decay):
+def weight_scales(model, layer_decay):
     """Return (rate scale, decayed) of each trainable weight."""
     names = {id(v): name for name, v in model.named_variables().items()}
     scales = layer_scales(names.values(), layer_decay)
-    plain = ("gamma", "beta", "bias")
-    return [(scales[names[id(v)]], v.name not in plain) for v in model.trainable_variables]
+    undecayed = ("gamma", "beta", "bias")
+    return [(scales[names[id(v)]], v.name not in undecayed) for v in model.trainable_variables]
 
 
 @pytest.mark.parametrize("layer_decay", [1.0, 0.5])
 @pytest.mark.parametrize("accumulate", [1, 3])
-def test_steps_equal_those_of_the_paper_at_each_layers_own_rate(layer_decay, accumulate):
+def test_steps_with_layerwise_rates_equal_the_papers(layer_decay, accumulate):
     """Steps equal the paper's with layer-wise rates and accumulation.
 
     Warm-up and decay count optimizer steps, not Keras' iterations. The mean gradient is clipped.
@@ -152,7 +152,7 @@ def test_steps_equal_those_of_the_paper_at_each_layers_own_rate(layer_decay, acc
         for i in range(0, 4 * accumulate, accumulate)
     ]
     rates = [0.05, 0.1, 0.1, 0.05]
-    want = reference_steps(start, means, rates, shares(model, layer_decay), decay=0.3)[-1]
+    want = reference_steps(start, means, rates, weight_scales(model, layer_decay), decay=0.3)[-1]
     for got, expected in zip(model.trainable_variables, want, strict=True):
         assert np.abs(numpy(got) - expected).max() < 5e-6
     logged = [learning_rate(optimizer, batch) for batch in range(4 * accumulate)]
@@ -160,7 +160,7 @@ def test_steps_equal_those_of_the_paper_at_each_layers_own_rate(layer_decay, acc
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_half_a_step_moves_nothing():
+def test_an_incomplete_accumulation_does_not_change_weights():
     model = compiled(FinetuneOptimizerConfig(**QUICK, accumulate=3), 30)
     before = weights(model)
     train(model, 0, 2)
@@ -170,10 +170,10 @@ def test_half_a_step_moves_nothing():
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_accumulated_batches_are_one_large_batch():
+def test_accumulated_batches_equal_one_large_batch():
     small = compiled(FinetuneOptimizerConfig(**QUICK, accumulate=3), 6)
     large = compiled(FinetuneOptimizerConfig(**QUICK), 2)
-    put(large, weights(small))
+    assign_weights(large, weights(small))
     train(small, 0, 6)
     for step in range(2):
         parts = [batch(3 * step + i) for i in range(3)]
@@ -185,59 +185,59 @@ def test_accumulated_batches_are_one_large_batch():
 
 @pytest.mark.quick_cases("0.5-2", "0.9-1")
 @pytest.mark.parametrize("accumulate", [1, 2])
-@pytest.mark.parametrize("memory", [0.5, 0.9])
+@pytest.mark.parametrize("ema", [0.5, 0.9])
 @pytest.mark.slow
-def test_averages_remember_steps(accumulate, memory):
+def test_averages_decay_by_steps(accumulate, ema):
     """The average's decay is min(ema, step / (step + 9)).
 
-    12 steps reach the limit of 0.5; a limit of 0.9 would take 81 steps.
+    The limit 0.5 is reached within 12 steps; 0.9 would need 82 steps.
     """
     model = new_model()
-    config = FinetuneOptimizerConfig(learning_rate=0.1, ema=memory, accumulate=accumulate)
-    steps = 12 if memory == 0.5 else 6
+    config = FinetuneOptimizerConfig(learning_rate=0.1, ema=ema, accumulate=accumulate)
+    steps = 12 if ema == 0.5 else 6
     optimizer = make_finetune_optimizer(config, model, steps * accumulate)
     average = [numpy(v).astype("float64") for v in model.trainable_variables]
     for step in range(steps):
         for gradient in random_gradients(model, accumulate, seed=step):
             optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradient])
-        kept = min(memory, step / (step + 9))
+        decay = min(ema, step / (step + 9))
         for i, v in enumerate(model.trainable_variables):
-            average[i] = kept * average[i] + (1 - kept) * numpy(v)
+            average[i] = decay * average[i] + (1 - decay) * numpy(v)
     for got, want in zip(optimizer.ema_weights, average, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
 
 
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
-def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
+def test_averaged_weights_are_swapped_in_and_out_during_fit():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 4)
     with ema_weights(model):  # before the first step, the averages equal the weights
-        begun = weights(model)
-    assert all(np.array_equal(x, begun[name]) for name, x in weights(model).items())
-    within = {}
+        initial = weights(model)
+    assert all(np.array_equal(x, initial[name]) for name, x in weights(model).items())
+    averages = {}
 
-    def look(step, logs):
+    def record_averages(step, logs):
         with ema_weights(model):
-            within[step] = weights(model)
+            averages[step] = weights(model)
 
     batches = (batch(step) for step in range(4))
-    watch = keras.callbacks.LambdaCallback(on_train_batch_end=look)
+    watch = keras.callbacks.LambdaCallback(on_train_batch_end=record_averages)
     model.fit(batches, steps_per_epoch=4, verbose=0, callbacks=[watch])
     twin = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 4)
-    put(twin, begun)
+    assign_weights(twin, initial)
     for average, v in zip(twin.optimizer.ema_weights, twin.trainable_variables, strict=True):
         average.assign(v)
     for step in range(4):
         train(twin, step, step + 1)
         with ema_weights(twin):
-            assert all(np.array_equal(x, within[step][n]) for n, x in weights(twin).items())
+            assert all(np.array_equal(x, averages[step][n]) for n, x in weights(twin).items())
     last = weights(model)
     assert all(np.array_equal(x, last[name]) for name, x in weights(twin).items())
-    assert any((x != within[3][name]).any() for name, x in last.items())
+    assert any((x != averages[3][name]).any() for name, x in last.items())
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_weights_are_put_back_when_an_evaluation_fails():
+def test_weights_are_restored_if_an_evaluation_fails():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 6)
     train(model, 0, 2)
     before = weights(model)
@@ -252,7 +252,7 @@ def test_weights_are_put_back_when_an_evaluation_fails():
     assert all(np.array_equal(x, before[name]) for name, x in weights(model).items())
 
 
-def test_without_averages_nothing_changes_places():
+def test_without_averages_nothing_is_swapped():
     model = compiled(FinetuneOptimizerConfig(**QUICK), 6)
     assert not model.optimizer.ema_weights
     before = weights(model)
@@ -260,7 +260,7 @@ def test_without_averages_nothing_changes_places():
         assert all(np.array_equal(x, before[name]) for name, x in weights(model).items())
 
 
-ONE_BY_ONE = {
+SINGLE_SETTINGS = {
     "plain": ({}, {}),
     "layer_decay": ({"layer_decay": 0.5}, {}),
     "accumulate": ({"accumulate": 2}, {}),
@@ -268,7 +268,7 @@ ONE_BY_ONE = {
     "r_drop": ({}, {"r_drop": 1.0}),
     "fgm": ({}, {"fgm": 0.5}),
 }
-TOGETHER = ({"layer_decay": 0.5, "accumulate": 2, "ema": 0.9}, {"r_drop": 1.0, "fgm": 0.5})
+ALL_SETTINGS = ({"layer_decay": 0.5, "accumulate": 2, "ema": 0.9}, {"r_drop": 1.0, "fgm": 0.5})
 DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
 
 
@@ -276,11 +276,14 @@ DROPOUT = {"hidden_dropout_prob": 0.3, "attention_probs_dropout_prob": 0.3}
 @pytest.mark.parametrize(
     ("settings", "objective"),
     [
-        pytest.param(*TOGETHER, id="together"),
-        *(pytest.param(*run, id=name, marks=pytest.mark.slow) for name, run in ONE_BY_ONE.items()),
+        pytest.param(*ALL_SETTINGS, id="together"),
+        *(
+            pytest.param(*run, id=name, marks=pytest.mark.slow)
+            for name, run in SINGLE_SETTINGS.items()
+        ),
     ],
 )
-def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
+def test_a_restored_run_continues_exactly(settings, objective, tmp_path):
     """A restored run continues exactly.
 
     It is saved after an odd step, so that with accumulation the checkpoint has half a step.
@@ -319,6 +322,6 @@ def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
         {"ema": -0.1},
     ],
 )
-def test_values_that_make_no_sense_are_refused(wrong):
+def test_invalid_values_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         FinetuneOptimizerConfig(**wrong)

@@ -18,7 +18,7 @@ from roformer_tf.training.optimizers import ema_weights, make_optimizer, swap_em
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import OptimizerConfig
 
-MEMORY = 0.6
+EMA = 0.6
 TINY = RoFormerConfig(
     vocab_size=20,
     hidden_size=8,
@@ -32,19 +32,19 @@ def numpy(tensor):
     return np.array(keras.ops.convert_to_numpy(tensor))
 
 
-def kept(step):
+def decay_at(step):
     """Return the decay of the average at a step, counted from 0."""
-    return min(MEMORY, step / (step + 9))
+    return min(EMA, step / (step + 9))
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
 @pytest.mark.slow
-def test_every_optimizer_averages_what_it_moves(name):
+def test_every_optimizer_averages_its_weights(name):
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(TINY)
     variables = [*{v.name: v for v in model.trainable_variables}.values()]  # one for each name
     optimizer = make_optimizer(
-        OptimizerConfig(optimizer=name, learning_rate=0.05, ema=MEMORY), variables, 30
+        OptimizerConfig(optimizer=name, learning_rate=0.05, ema=EMA), variables, 30
     )
     random = np.random.default_rng(0)
     average = [numpy(v).astype("float64") for v in variables]
@@ -52,16 +52,16 @@ def test_every_optimizer_averages_what_it_moves(name):
         gradients = [random.normal(size=v.shape) for v in variables]
         optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in gradients])
         for i, v in enumerate(variables):
-            average[i] = kept(step) * average[i] + (1 - kept(step)) * numpy(v)
+            average[i] = decay_at(step) * average[i] + (1 - decay_at(step)) * numpy(v)
     for got, want, v in zip(optimizer.ema_weights, average, variables, strict=True):
         assert np.abs(numpy(got) - want).max() < 2e-6
         # The averages differ clearly from the last weights.
         assert np.abs(numpy(v) - want).max() > 100 * 2e-6
 
 
-def test_exchanged_twice_all_is_as_before():
+def test_swapping_twice_restores_the_weights():
     model = RoFormerForMaskedLM(TINY)
-    optimizer = make_optimizer(OptimizerConfig(ema=MEMORY), model.trainable_variables, 5)
+    optimizer = make_optimizer(OptimizerConfig(ema=EMA), model.trainable_variables, 5)
     model.compile(optimizer)
     for average in optimizer.ema_weights:
         average.assign(average + 1)
@@ -74,7 +74,7 @@ def test_exchanged_twice_all_is_as_before():
         np.testing.assert_array_equal(numpy(v), old)
 
 
-def test_without_averages_weights_are_themselves():
+def test_without_averages_the_weights_are_used():
     model = RoFormerForMaskedLM(TINY)
     optimizer = make_optimizer(OptimizerConfig(), model.trainable_variables, 5)
     assert not optimizer.ema_weights
@@ -86,7 +86,7 @@ def test_without_averages_weights_are_themselves():
 
 
 @pytest.fixture(scope="module", autouse=True)
-def untraced(eagerly):
+def run_eagerly(eagerly):
     """Run steps eagerly: five steps are not worth a trace."""
     with eagerly():
         yield
@@ -96,7 +96,7 @@ def untraced(eagerly):
 def flags(pretrain_flags):
     """A function that returns the flags of a run with averages, two stages and a save each step."""
     settings = {
-        "ema": MEMORY,
+        "ema": EMA,
         "learning_rate": 1e-2,
         "save_every": 1,
         "keep_checkpoints": 20,
@@ -117,7 +117,7 @@ def run(flags, tmp_path_factory):
     return output
 
 
-def words_of(run, step):
+def word_embeddings(run, step):
     """Return the word embeddings at a step: the published averages and the current weights.
 
     The current weights are in the optimizer's slots of the checkpoint.
@@ -132,11 +132,11 @@ def words_of(run, step):
 
 
 @pytest.mark.slow
-def test_a_run_publishes_averages_and_trains_on(run):
-    average = words_of(run, 1)[1].astype("float64")  # the decay of the first step is 0
+def test_a_run_publishes_averages_and_trains_the_weights(run):
+    average = word_embeddings(run, 1)[1].astype("float64")  # the decay of the first step is 0
     for step in range(1, 6):
-        published, weights = words_of(run, step)
-        average = kept(step - 1) * average + (1 - kept(step - 1)) * weights
+        published, weights = word_embeddings(run, step)
+        average = decay_at(step - 1) * average + (1 - decay_at(step - 1)) * weights
         assert np.abs(published - average).max() < 1e-6
     assert np.abs(published - weights).max() > 1e-3
 
@@ -149,12 +149,12 @@ def test_the_published_model_is_the_evaluated_one(run):
         seed=0,
         objective=make_objective("masked", model.tokenizer, MaskingConfig()),
     )
-    judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
-    assert evaluate(TokenMetrics(model), batches).loss == pytest.approx(judged, abs=1e-6)
+    logged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
+    assert evaluate(TokenMetrics(model), batches).loss == pytest.approx(logged, abs=1e-6)
 
 
 @pytest.mark.parametrize("back_to", [2, pytest.param(3, marks=pytest.mark.slow)])
-def test_it_resumes_across_a_border_bit_for_bit(run, flags, untimed, tmp_path, back_to):
+def test_a_run_with_averages_resumes_exactly(run, flags, untimed, tmp_path, back_to):
     copy = shutil.copytree(run, tmp_path / "run")
     for step in range(back_to + 1, 6):
         shutil.rmtree(copy / f"checkpoints/step-{step:08}")

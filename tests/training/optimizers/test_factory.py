@@ -35,22 +35,22 @@ def model():
     )
 
 
-def test_without_gradients_all_and_only_kernels_and_embeddings_shrink(model):
+def test_weight_decay_applies_only_to_kernels_and_embeddings(model):
     names = model.named_variables()
     for v in names.values():
         v.assign(np.ones(v.shape))
     optimizer = make_optimizer(CONSTANT, model.trainable_variables, LONG)
     optimizer.apply([np.zeros(v.shape, "float32") for v in model.trainable_variables])
     shrunk = {name for name, v in names.items() if (numpy(v) != 1).any()}
-    kept = {name for name, v in names.items() if (numpy(v) == 1).all()}
-    assert shrunk | kept == set(names)
+    unchanged = {name for name, v in names.items() if (numpy(v) == 1).all()}
+    assert shrunk | unchanged == set(names)
     assert {name.rsplit("/", 1)[1] for name in shrunk} == {"kernel", "embeddings"}
-    assert {name.rsplit("/", 1)[1] for name in kept} == {"gamma", "beta", "bias"}
+    assert {name.rsplit("/", 1)[1] for name in unchanged} == {"gamma", "beta", "bias"}
     for name in shrunk:  # decoupled decay: learning rate × decay, independent of gradients
         assert numpy(names[name]) == pytest.approx(1 - 0.5 * 0.1)
 
 
-def test_what_keras_would_exclude_by_the_layers_name_is_nothing(model):
+def test_keras_excludes_no_weight_by_layer_name(model):
     optimizer = keras.optimizers.AdamW()
     optimizer.exclude_from_weight_decay(var_names=["norm", "LayerNorm"])
     optimizer.build(model.trainable_variables)
@@ -76,7 +76,7 @@ def reference_steps(weights, gradients, rates, *, decay, beta_2, clip):
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0], ids=["short gradients", "clipped gradients"])
-def test_steps_equal_those_of_the_paper(scale):
+def test_steps_equal_the_papers(scale):
     rng = np.random.default_rng(0)
     start = [rng.normal(size=shape).astype("float32") for shape in [(3, 4), (5,)]]
     gradients = [(scale * rng.normal(size=w.shape)).astype("float32") for w in start]
@@ -91,7 +91,7 @@ def test_steps_equal_those_of_the_paper(scale):
         assert np.abs(numpy(got) - expected).max() < 2e-6
 
 
-def test_the_rate_may_fall_along_a_cosine_or_only_at_the_end():
+def test_cosine_and_wsd_schedules():
     def rates(**settings):
         config = OptimizerConfig(learning_rate=2.0, warmup=0.1, **settings)
         optimizer = make_optimizer(config, [variable([1.0])], steps=20)
@@ -105,7 +105,7 @@ def test_the_rate_may_fall_along_a_cosine_or_only_at_the_end():
     np.testing.assert_allclose(rates(), [1.0, 2.0, *np.linspace(2, 0, 19)], atol=1e-6)
 
 
-def test_clipping_scales_all_gradients_by_one_number_before_the_update():
+def test_clipping_scales_all_gradients_equally():
     """Clipping scales all gradients by the same factor.
 
     This is checked on the momenta, because Adam's update does not depend on the gradient's norm.
@@ -118,7 +118,7 @@ def test_clipping_scales_all_gradients_by_one_number_before_the_update():
     assert np.concatenate(momenta) == pytest.approx(0.1 * np.array([3, 0, 4]) / 5)
 
 
-def test_warm_up_is_a_share_of_the_steps():
+def test_warmup_is_a_fraction_of_the_steps():
     optimizer = make_optimizer(OptimizerConfig(warmup=0.2), [variable([0.0])], 50)
     schedule = optimizer._learning_rate
     assert (schedule.peak, schedule.warmup_steps, schedule.total_steps) == (1e-4, 10, 50)
@@ -127,15 +127,15 @@ def test_warm_up_is_a_share_of_the_steps():
 @pytest.mark.quick_cases("adamw")
 @pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
 @pytest.mark.slow
-def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path):
+def test_a_keras_file_restores_the_whole_optimizer(algorithm, tmp_path):
     """A .keras file restores the schedule, moments, averages and weight decay.
 
     Training continues with identical results.
     """
     keras.utils.set_random_seed(3)
     sizes = {"vocab_size": 20, "hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    quiet = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    model = RoFormerForMaskedLM(RoFormerConfig(**sizes, **quiet, intermediate_size=16))
+    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = RoFormerForMaskedLM(RoFormerConfig(**sizes, **no_dropout, intermediate_size=16))
     settings = {"learning_rate": 0.05, "warmup": 0.3, "weight_decay": 0.5, "ema": 0.9}
     if algorithm == "layerwise":
         config = FinetuneOptimizerConfig(layer_decay=0.5, accumulate=2, **settings)
@@ -153,8 +153,8 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
     assert loaded.optimizer.get_config() == optimizer.get_config()
     for item in (model, loaded):
         item.fit(rows, rows["token_ids"], epochs=2, verbose=0, shuffle=False)
-    for mine, rest in ((model, loaded), (model.optimizer, loaded.optimizer)):
-        for item, other in zip(mine.variables, rest.variables, strict=True):
+    for original, restored in ((model, loaded), (model.optimizer, loaded.optimizer)):
+        for item, other in zip(original.variables, restored.variables, strict=True):
             np.testing.assert_array_equal(numpy(item), numpy(other), err_msg=item.path)
     assert all((numpy(average) != 0).any() for average in loaded.optimizer.ema_weights)
 
@@ -169,7 +169,7 @@ def test_averages_in_float64_are_float64():
 
 
 @pytest.mark.parametrize("rate", [1e-4, 1e-3])
-def test_a_conditional_random_field_moves_by_its_own_rate(model, rate):
+def test_a_crf_has_its_own_learning_rate(model, rate):
     """The CRF has its own learning rate.
 
     Adam's first step equals the learning rate for any gradient, so it shows the rate.

@@ -30,7 +30,7 @@ def lamb_steps(weights, gradients, rates, *, decay, beta_2):
     return weights
 
 
-def test_lamb_equals_its_paper_and_not_keras():
+def test_lamb_equals_the_paper_but_not_keras():
     rng = np.random.default_rng(0)
     shapes = [(3, 4), (2, 2, 3), (5,)]
     start = [rng.normal(size=shape).astype("float32") for shape in shapes]
@@ -47,9 +47,9 @@ def test_lamb_equals_its_paper_and_not_keras():
     want = lamb_steps(start, gradients, rates, decay=0.3, beta_2=0.98)
     for got, expected in zip(variables, want, strict=True):
         assert np.abs(numpy(got) - expected).max() < 2e-6
-    theirs = keras.optimizers.Lamb(0.1, beta_2=0.98, epsilon=1e-6, weight_decay=0.3)
+    keras_lamb = keras.optimizers.Lamb(0.1, beta_2=0.98, epsilon=1e-6, weight_decay=0.3)
     other = [variable(start[0])]
-    theirs.build(other)
-    theirs.apply([keras.ops.convert_to_tensor(gradients[0])], other)
+    keras_lamb.build(other)
+    keras_lamb.apply([keras.ops.convert_to_tensor(gradients[0])], other)
     once = lamb_steps(start, gradients, [0.1], decay=0.3, beta_2=0.98)[0]
     assert np.abs(numpy(other[0]) - once).max() > 1e-3

@@ -31,7 +31,7 @@ def model():
 
 @pytest.mark.parametrize("shape", [(6, 6), (5, 12), (12, 5)])
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 1e-4), ("bfloat16", 0.05)])
-def test_orthogonal_keeps_the_directions_and_evens_out_the_lengths(shape, dtype, bound):
+def test_orthogonal_keeps_singular_vectors_and_equalizes_singular_values(shape, dtype, bound):
     rng = np.random.default_rng(0)
     u, _ = np.linalg.qr(rng.normal(size=(shape[0], min(shape))))
     v, _ = np.linalg.qr(rng.normal(size=(shape[1], min(shape))))
@@ -39,13 +39,13 @@ def test_orthogonal_keeps_the_directions_and_evens_out_the_lengths(shape, dtype,
     matrix = ((u * lengths) @ v.T).astype("float32")
     got = keras.ops.convert_to_numpy(orthogonal(keras.ops.convert_to_tensor(matrix), dtype))
     assert got.dtype == np.float32
-    inside = u.T @ got.astype("float64") @ v
-    assert np.abs(inside - np.diag(np.diag(inside))).max() < bound
-    assert (np.diag(inside) > 0.65).all()
-    assert (np.diag(inside) < 1.25).all()
+    singular_values = u.T @ got.astype("float64") @ v
+    assert np.abs(singular_values - np.diag(np.diag(singular_values))).max() < bound
+    assert (np.diag(singular_values) > 0.65).all()
+    assert (np.diag(singular_values) < 1.25).all()
 
 
-def test_a_kernel_with_an_axis_of_heads_is_the_matrix_that_it_multiplies_with(model):
+def test_as_matrix_flattens_the_axis_of_heads(model):
     kernels = {
         name.rsplit("/", 2)[1]: np.random.default_rng(0).normal(size=v.shape)
         for name, v in model.named_variables().items()
@@ -56,13 +56,13 @@ def test_a_kernel_with_an_axis_of_heads_is_the_matrix_that_it_multiplies_with(mo
         heads = np.einsum("bd,dnh->bnh", x, kernels[name])
         product = x @ keras.ops.convert_to_numpy(as_matrix(kernels[name]))
         assert np.abs(product - heads.reshape(3, 8)).max() < 1e-6
-    whole = np.einsum("bnh,nhd->bd", x.reshape(3, 2, 4), kernels["attention_output"])
+    outputs = np.einsum("bnh,nhd->bd", x.reshape(3, 2, 4), kernels["attention_output"])
     product = x @ keras.ops.convert_to_numpy(as_matrix(kernels["attention_output"]))
-    assert np.abs(product - whole).max() < 1e-6
+    assert np.abs(product - outputs).max() < 1e-6
     assert as_matrix(np.zeros((8, 16))).shape == (8, 16)
 
 
-def test_muon_moves_kernels_along_their_momentum_and_all_else_as_adamw_does(model):
+def test_muon_updates_kernels_and_adamw_the_rest(model):
     rng = np.random.default_rng(0)
     variables = model.trainable_variables
     names = {id(v): name for name, v in model.named_variables().items()}
@@ -88,11 +88,11 @@ def test_muon_moves_kernels_along_their_momentum_and_all_else_as_adamw_does(mode
         weight, momentum = start[i].astype("float64"), 0.0
         for step in gradients:
             momentum = 0.95 * momentum + step[i]
-            ahead = numpy(as_matrix((step[i] + 0.95 * momentum).astype("float32")))
-            x = ahead / np.linalg.norm(ahead)
+            nesterov = numpy(as_matrix((step[i] + 0.95 * momentum).astype("float32")))
+            x = nesterov / np.linalg.norm(nesterov)
             for _ in range(5):  # Newton–Schulz: a x + b (x xᵀ) x + c (x xᵀ)² x
                 square = x @ x.T
                 x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
-            scale = 0.01 * 3.0 * 0.2 * max(ahead.shape) ** 0.5
+            scale = 0.01 * 3.0 * 0.2 * max(nesterov.shape) ** 0.5
             weight = weight * (1 - 0.01 * 0.01) - scale * x.reshape(v.shape)
         assert np.abs(after["muon"][i] - weight).max() < 1e-4, names[id(v)]
