@@ -101,7 +101,7 @@ class PretrainedModel(keras.Model):
         """Load a checkpoint from an open source, as `from_pretrained` does."""
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
-        model.tokenizer = find_tokenizer(source)
+        model.tokenizer = find_tokenizer(source, checkpoint.config.vocab_size)
         return model
 
     @classmethod
