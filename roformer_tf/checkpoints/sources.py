@@ -377,7 +377,7 @@ def _pooling(source: OpenedSource) -> Pooling:
     """The pooling of a model of sentence-transformers; for other models the mean."""
     settings = source.read_object(POOLING)
     # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
-    modes = [x.split("_")[2] for x, chosen in settings.items() if "mode_" in x and chosen]
+    modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
     if modes not in (["mean"], ["cls"]) or b".Dense" in (source.read(MODULES) or b""):
         raise InputError(

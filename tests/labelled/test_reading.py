@@ -723,11 +723,11 @@ BAD = {  # name: content, task, what the message says
         None,
         r"uie\.jsonl is in UIE's format",
     ),
-    "apart.jsonl": (
+    "unsure.jsonl": (
         '{"sentence1": "x", "sentence2": "y", "label": "neutral"}\n'
         '{"sentence1": "x", "sentence2": "z", "label": "-"}',
         "pair",
-        r'apart\.jsonl:2 has the label "-": its annotators did not agree',
+        r'unsure\.jsonl:2 has the label "-": its annotators did not agree',
     ),
     "untagged.conll": ("北 B-LOC\n京\n", None, r"untagged\.conll:2 has no tag next to '京'"),
     "void.conll": ("北\tO\n\tO\n", None, r"void\.conll:2 has no character or word"),
