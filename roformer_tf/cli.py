@@ -116,9 +116,7 @@ COMMANDS = {
         usual="names port host index hybrid rerank workers batch-size engine precision top-k",
     ),
     "fill-mask": Command(
-        "roformer_tf.inference.fill_mask:fill_mask",
-        "predict the [MASK] tokens of a text",
-        _MODELS,
+        "roformer_tf.inference.fill_mask:fill_mask", "predict the [MASK] tokens of a text", _MODELS
     ),
     "generate": Command(
         "roformer_tf.inference.generate:generate",

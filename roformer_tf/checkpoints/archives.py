@@ -38,8 +38,9 @@ TASK_FILE = "task.json"
 """File of a fine-tuned model: its task, labels, columns and maximum length."""
 LEXICAL_FILE = "lexical.npz"
 """File of a fine-tuned model whose predictions are combined with those of TF-IDF."""
-POOLING, TRANSFORMER_SETTINGS = "1_Pooling/config.json", "sentence_bert_config.json"
-"""Files of sentence-transformers: how it pools, and the maximum number of tokens."""
+MODULES, POOLING = "modules.json", "1_Pooling/config.json"
+TRANSFORMER_SETTINGS = "sentence_bert_config.json"
+"""Files of sentence-transformers: what it computes, how it pools, the maximum number of tokens."""
 
 # Limits of a zip. The largest released model has 1.3 GB, and all of them shrink to more than half.
 MAX_BYTES = 16 << 30
@@ -93,7 +94,8 @@ class Files(ExitStack):
             file = self.path / name
             return file.read_bytes() if file.is_file() else None
         with _zip_errors(self.path):
-            members = [info for info in self._archive.infolist() if _path(info).name == name]
+            end = PurePosixPath(name).parts
+            members = [x for x in self._archive.infolist() if _path(x).parts[-len(end) :] == end]
             if not members:
                 return None
             if len(members) > 1:
@@ -186,12 +188,15 @@ def _checkpoint_folder(files: Sequence[PurePosixPath], path: Path) -> PurePosixP
         for file in files
         if file.name == BERT_CONFIG or (file.name == CONFIG and file.parent in with_weights)
     }
+    # A folder within another is a part of it, such as a Dense module of sentence-transformers.
+    folders = {folder for folder in folders if folders.isdisjoint(folder.parents)}
     if len(folders) == 1:
         return folders.pop()
     if not folders:
         raise InputError(
             f"{path} contains no checkpoint: no {BERT_CONFIG}, and no {CONFIG} next to "
-            f"{WEIGHTS}. Give a released zip, or the folder of a checkpoint."
+            f"{WEIGHTS}. Give a released zip, or the folder of a checkpoint. Unpack an export, and "
+            "give its folder."
         )
     names = ", ".join(sorted(map(str, folders)))
     raise InputError(

@@ -14,13 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints.archives import CONFIG, POOLING, TRANSFORMER_SETTINGS, WEIGHTS
+from roformer_tf.checkpoints.archives import CONFIG, MODULES, POOLING, TRANSFORMER_SETTINGS, WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource, embedding_settings
 from roformer_tf.files import remove, write_json
 
-MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _POOLER = "2_Dense"
 

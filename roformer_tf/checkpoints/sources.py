@@ -21,6 +21,7 @@ from roformer_tf.checkpoints import embedding_config, hub, huggingface, tf1
 from roformer_tf.checkpoints.archives import (
     BERT_CONFIG,
     CONFIG,
+    MODULES,
     POOLING,
     TRANSFORMER_SETTINGS,
     WEIGHT_FILES,
@@ -356,22 +357,35 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     """How the model computes sentence vectors, by its embedding.json.
 
     Without that file, a sim model uses its pooler, and any other model the mean, or the first token
-    if sentence-transformers has trained it for that. Raises InputError for a damaged file, and for
-    a pooling for which the checkpoint has no weights.
+    if sentence-transformers has trained it for that. Raises InputError for a damaged file, for a
+    pooling for which the checkpoint has no weights, and for modules that are not supported.
     """
     content = source.read(embedding_config.FILE)
     if content is None:
         is_unilm = checkpoint.attention_type == "unilm"
         is_sim = is_unilm and {"pooler", "mlm"} <= checkpoint.parts
-        pooling = source.read_object(POOLING)
-        is_cls = pooling.get("pooling_mode_cls_token") or pooling.get("pooling_mode") == "cls"
         limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
         length = limit or checkpoint.config.max_position_embeddings
-        return EmbeddingConfig("pooler" if is_sim else "cls" if is_cls else "mean", length)
+        return EmbeddingConfig("pooler" if is_sim else _pooling(source), length)
     name = f"{source.name}: its {embedding_config.FILE}"
     config = embedding_config.parse(content, name)
     check_pooling(config.pooling, checkpoint, name)
     return config
+
+
+def _pooling(source: OpenedSource) -> Pooling:
+    """The pooling of a model of sentence-transformers; for other models the mean."""
+    settings = source.read_object(POOLING)
+    # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
+    modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
+    modes = modes or [settings.get("pooling_mode", "mean")]
+    if modes not in (["mean"], ["cls"]) or b".Dense" in (source.read(MODULES) or b""):
+        raise InputError(
+            f"{source.name} is a model of sentence-transformers with a Dense module, or another "
+            "pooling than mean or cls. Use that library; or, for the means of its encoder, remove "
+            f"{MODULES} and {POOLING}."
+        )
+    return modes[0]
 
 
 def check_pooling(pooling: Pooling, checkpoint: Checkpoint, name: str) -> None:

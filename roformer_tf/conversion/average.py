@@ -27,11 +27,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-TRAINING_KEYS = {
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-}
+TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
 """Keys of a config that matter only for training: they may differ."""
 
 

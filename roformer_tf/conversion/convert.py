@@ -16,7 +16,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -82,9 +82,7 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
     options: as of `OpenedSource.checkpoint`.
     """
     checkpoint = source.checkpoint(**options).described
-    tokenizer = find_tokenizer(source)
-    if tokenizer is not None:
-        check_fits(tokenizer, checkpoint.config.vocab_size, source.name)
+    tokenizer = find_tokenizer(source, checkpoint.config.vocab_size)
     return Stored(checkpoint, tokenizer, extra_files(checkpoint, source))
 
 

@@ -30,8 +30,8 @@ class CorpusConfig:
 
     In a .txt file every line is a document; in a .jsonl or .json file every line is a JSON object
     whose `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
-    compressed: .gz, .xz, .zst. The encoding (UTF-8, GB18030, UTF-16) of each file is detected.
-    Blank lines and blank texts are skipped.
+    compressed: .gz, .xz, .zst. The encoding (UTF-8, GB18030, Big5, UTF-16) of each file is
+    detected. Blank lines and blank texts are skipped.
     """
 
     corpus: Annotated[tuple[str, ...], "FILE"]
@@ -40,7 +40,7 @@ class CorpusConfig:
     field: str = "text"
     """Key of the text in a .jsonl file, column of it in a .csv or .parquet file."""
     encoding: str = "auto"
-    """Encoding of the files, such as gb18030. auto: detects UTF-8, UTF-16 and GB18030."""
+    """Encoding of the files, such as gb18030. auto: detects UTF-8, UTF-16, GB18030 and Big5."""
     strict: bool = False
     """Stop at the first bad line instead of counting and skipping it."""
     min_characters: int = 0

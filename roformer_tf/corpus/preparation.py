@@ -53,6 +53,7 @@ from roformer_tf.corpus.manifests import (
     skipped,
     summary,
 )
+from roformer_tf.corpus.objectives import replacement_ids
 from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
 from roformer_tf.corpus.shards import MANIFEST, hash_json, read_manifest
 from roformer_tf.corpus.workers import (
@@ -216,6 +217,8 @@ def _users_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
         )
         if tokenizer.pad_id:  # models take id 0 for padding
             raise InputError(f"{config.vocab} does not begin with [PAD]. Make it the first line.")
+        if not replacement_ids(tokenizer.vocabulary).size:
+            raise InputError(f"{config.vocab} has only special tokens. Add those of the texts.")
         return tokenizer
     assert config.vocab_size is not None  # the config has exactly one of the two
     build_vocabulary({}, config.vocab_size, _tokenization(config))  # raises if too small

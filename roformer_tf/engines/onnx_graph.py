@@ -78,10 +78,7 @@ class OnnxGraph:
         )
         opsets = [helper.make_opsetid(*opset) for opset in self.opsets.items()]
         model = helper.make_model(
-            graph,
-            ir_version=self.ir_version,
-            opset_imports=opsets,
-            producer_name="roformer_tf",
+            graph, ir_version=self.ir_version, opset_imports=opsets, producer_name="roformer_tf"
         )
         helper.set_model_props(model, {PRECISION: "int8" if self.largest else "float32"})
         return model

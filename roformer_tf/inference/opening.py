@@ -101,6 +101,8 @@ class OpenedModel:
     files: OpenedSource
     engine: Engine = "auto"
     precision: Precision | None = None
+    text_columns: tuple[str, ...] = ()
+    """Columns of texts, for a model without a task.json. Default: one, called text."""
 
     @property
     def name(self) -> str:
@@ -119,9 +121,17 @@ class OpenedModel:
 
     @cached_property
     def task(self) -> Task | None:
-        """The task in task.json; None without that file."""
+        """The task in task.json, else that of a classifier from transformers; None without both."""
         content = self.files.read(TASK_FILE)
-        return None if content is None else parse_task(content, f"{self.name}/{TASK_FILE}")
+        if content is not None:
+            return parse_task(content, f"{self.name}/{TASK_FILE}")
+        # A model that was trained for vectors may still have the head of its pretraining.
+        return None if self.is_export or self.has_embedding_file else self._classifier_task
+
+    @property
+    def has_task_file(self) -> bool:
+        """Whether `finetune` or `export` wrote it: else its task does not know the columns."""
+        return self.files.read(TASK_FILE) is not None
 
     @property
     def is_finetuned(self) -> bool:
@@ -165,8 +175,8 @@ class OpenedModel:
         """Whether nothing suggests that this language model was trained left to right."""
         return self.vector_attention == "bidirectional" and self.scores_vocabulary
 
-    @cached_property
-    def classifier_task(self) -> Task | None:
+    @property
+    def _classifier_task(self) -> Task | None:
         """The task of a classifier that was trained in transformers; None without its head."""
         config, parts = self.checkpoint.config, self.checkpoint.parts
         if "qa_outputs" in parts:
@@ -193,7 +203,8 @@ class OpenedModel:
                     "not supported. Fine-tune its encoder: give it to `finetune --checkpoint`."
                 )
             return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
-        return task_of_problem(config.unknown.get("problem_type"), labels, length)
+        problem, texts = config.unknown.get("problem_type"), self.text_columns or ("text",)
+        return task_of_problem(problem, labels, length, texts)
 
     def choice(self, *, lossy: bool = False) -> Choice:
         """The engine and the precision, by the one rule that all commands follow.
@@ -234,7 +245,7 @@ class OpenedModel:
         return self.network(part, config=config, pooling=pooling, **settings)
 
     def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
-        """The model that `finetune` or `export` wrote.
+        """The model that `finetune` or `export` wrote, or a classifier from transformers.
 
         threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
         written it. Raises InputError for a model that was not fine-tuned, or whose files do not
@@ -256,22 +267,21 @@ class OpenedModel:
         # task.json and the weights may come from different runs, if a folder was put together by
         # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
-        if (config.crf, config.num_labels) != (task.crf, task.outputs):
+        same = (config.crf, config.num_labels) == (task.crf, task.outputs)
+        if self.has_task_file and not same:
             raise InputError(
                 f"the files in {self.name} do not belong together: its task has {task.outputs} "
                 f"labels, but its model {config.num_labels}. Put back the files that `finetune` "
                 "wrote."
             )
-        finetuned = self.classifier(task, threads, shared)
+        finetuned = self._classifier(task, threads, shared)
         content = self.files.read(LEXICAL_FILE)
         if content is None:
             return finetuned
         lexical = LexicalFeatures.from_bytes(content, finetuned.task, self.name)
         return dataclasses.replace(finetuned, lexical=lexical)
 
-    def classifier(
-        self, task: Task, threads: int | None = None, shared: Path | None = None
-    ) -> Finetuned:
+    def _classifier(self, task: Task, threads: int | None, shared: Path | None) -> Finetuned:
         """The model with a head for a task. Parameters as of `finetuned`."""
         # Labels allow bfloat16: the likeliest one rarely changes.
         choice, tokenizer = self.choice(lossy=not task.separate_texts), self.tokenizer
@@ -330,10 +340,11 @@ def open_finetuned(
     precision: Precision | None = None,
     threads: int | None = None,
     shared: Path | None = None,
+    text_columns: tuple[str, ...] = (),
 ) -> Finetuned:
     """`OpenedModel.finetuned` of a source that nothing else is read from."""
     with open_model(folder, engine, precision) as opened:
-        return opened.finetuned(threads, shared)
+        return dataclasses.replace(opened, text_columns=text_columns).finetuned(threads, shared)
 
 
 def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | None:

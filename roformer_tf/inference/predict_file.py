@@ -104,7 +104,8 @@ def predict_file(config: PredictConfig) -> None:
     """
     check_format(config.output)
     check_output(config.output, config.input)
-    finetuned = open_finetuned(config.model, config.engine, config.precision)
+    columns = config.reading.text_columns
+    finetuned = open_finetuned(config.model, config.engine, config.precision, text_columns=columns)
     report(*finetuned.notes)
     if config.labels:
         finetuned = finetuned.with_task(finetuned.task.asked(config.labels, config.template))

@@ -166,16 +166,10 @@ def load(
     for name, value in (("batch_size", batch_size), ("top", top)):
         check_number(name, value, at_least=1)
     with open_model(source, engine, precision) as opened:
-        # A head trained elsewhere does not say whether it takes one text or a pair.
         if opened.is_finetuned:
-            return _of_task(opened, opened.finetuned(), None, batch_size, top)
-        # A model that was trained for vectors may still have the head of its pretraining.
+            return _of_task(opened, batch_size, top)
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
-        if (task := opened.classifier_task) is not None:
-            single = task.labelling.has_units or len(task.text_columns) > 1
-            counts = (len(task.text_columns),) if single else (1, 2)
-            return _of_task(opened, opened.classifier(task), counts, batch_size, top)
         if opened.is_masked_lm:
             return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)
         embedder = embedder_from(opened)
@@ -191,18 +185,15 @@ def load(
         return _of_vectors(embedder, batch_size)
 
 
-def _of_task(
-    opened: OpenedModel,
-    finetuned: Finetuned,
-    text_counts: tuple[int, ...] | None,
-    batch_size: int,
-    top: int | None,
-) -> Predictor:
+def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor:
     """Predictions of a task, as the service gives them."""
+    finetuned = opened.finetuned()
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
-    counts = text_counts or (len(task.text_columns),)
+    counts = (len(task.text_columns),)
+    if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
+        counts = (1, 2)  # a head trained elsewhere does not say whether it takes a pair
     samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
     return _warm(finetuned.model, _predictor(finetuned, counts, batch_size), samples)
 

@@ -168,12 +168,7 @@ def _forward(scores: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tens
 
 @island
 def _backward(
-    scores: Tensor,
-    bias: Tensor,
-    labels: Tensor,
-    highest: Tensor,
-    total: Tensor,
-    upstream: Tensor,
+    scores: Tensor, bias: Tensor, labels: Tensor, highest: Tensor, total: Tensor, upstream: Tensor
 ) -> Tensor:
     # ∂ loss / ∂ logits = softmax − 1 at the label
     probabilities = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)

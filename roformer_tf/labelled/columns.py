@@ -58,7 +58,7 @@ class ColumnsConfig:
     label_separator: str = ","
     """Separator between the labels of a multilabel example."""
     encoding: str = "auto"
-    """Encoding of the files, such as gb18030. auto: detects UTF-8, UTF-16 and GB18030."""
+    """Encoding of the files, such as gb18030. auto: detects UTF-8, UTF-16, GB18030 and Big5."""
     sheet: str | None = None
     """Sheet of an .xlsx file, by its name. Default: the first visible sheet with cells."""
     strict: bool = False

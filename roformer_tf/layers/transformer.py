@@ -191,12 +191,7 @@ class RoFormerLayer(layers.Layer):
     ) -> Tensor:
         """Self-attention, then the feed-forward network."""
         attended = self.attention(
-            x,
-            attention_mask=visible,
-            positions=positions,
-            training=training,
-            past=past,
-            bias=bias,
+            x, attention_mask=visible, positions=positions, training=training, past=past, bias=bias
         )
         x = x if positions is None else gather_positions(x, positions)
         # Post-norm, as in BERT: the norm is applied to the sum (arXiv 1810.04805, released code).

@@ -8,14 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
-from roformer_tf.models.generator import (
-    Continuation,
-    Generator,
-    GivenUp,
-    OnDone,
-    OnToken,
-    Prompt,
-)
+from roformer_tf.models.generator import Continuation, Generator, GivenUp, OnDone, OnToken, Prompt
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig

@@ -19,11 +19,7 @@ from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.models.eager_calls import EagerCalls
 from roformer_tf.models.inputs import ENCODER_INPUTS, checked_inputs
 from roformer_tf.models.layer_settings import apply_settings, check_unchanged, kept_settings
-from roformer_tf.tokenizers.tokenizer import (
-    RoFormerTokenizer,
-    find_tokenizer,
-    missing_vocabulary,
-)
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer, missing_vocabulary
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -105,7 +101,7 @@ class PretrainedModel(keras.Model):
         """Load a checkpoint from an open source, as `from_pretrained` does."""
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
-        model.tokenizer = find_tokenizer(source)
+        model.tokenizer = find_tokenizer(source, checkpoint.config.vocab_size)
         return model
 
     @classmethod

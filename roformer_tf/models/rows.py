@@ -99,10 +99,7 @@ def run_rows(
 
 
 def masked_logits(
-    model: Any,
-    token_ids: Sequence[Ints],
-    positions: Sequence[Ints],
-    batch_size: int = BATCH_SIZE,
+    model: Any, token_ids: Sequence[Ints], positions: Sequence[Ints], batch_size: int = BATCH_SIZE
 ) -> Iterator[tuple[int, np.ndarray]]:
     """The index of each sequence and its logits at some positions, batch by batch.
 

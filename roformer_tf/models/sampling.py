@@ -40,10 +40,7 @@ def penalize_repetition(logits: Floats, seen: Sequence[Sequence[int]], penalty: 
 
 
 def distribution(
-    logits: Floats,
-    temperature: float = 1.0,
-    top_k: int | None = None,
-    top_p: float | None = None,
+    logits: Floats, temperature: float = 1.0, top_k: int | None = None, top_p: float | None = None
 ) -> Distribution:
     """The distribution to sample from: softmax(logits / temperature), cut to top_k, then to top_p.
 

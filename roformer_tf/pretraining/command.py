@@ -57,11 +57,7 @@ def pretrain(config: PretrainConfig) -> None:
     TerminatedError after SIGTERM, once the current step is saved.
     """
     group = join(config.hardware)
-    with (
-        Termination() as termination,
-        group.reporting_failure(),
-        contextlib.ExitStack() as held,
-    ):
+    with Termination() as termination, group.reporting_failure(), contextlib.ExitStack() as held:
         if not group.first:  # only the first of several processes prints
             nowhere = held.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
             held.enter_context(contextlib.redirect_stdout(nowhere))

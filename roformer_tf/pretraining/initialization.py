@@ -163,13 +163,14 @@ def check_sees_both_sides(
 def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source: str) -> None:
     """Raise InputError unless the checkpoint has the vocabulary of the prepared sequences."""
     own = model.tokenizer
-    if own is not None and own.vocabulary != tokenizer.vocabulary:
+    if own is None:
+        check_fits(tokenizer, model.config.vocab_size, source)
+    elif own.vocabulary != tokenizer.vocabulary:
         raise InputError(
             f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
             f"own has {len(own.vocabulary):,} and other ids. Remove --vocab, and prepare rows with "
             "the checkpoint's vocab.txt."
         )
-    check_fits(tokenizer, model.config.vocab_size, source)
 
 
 # Word vectors from counts of neighbours

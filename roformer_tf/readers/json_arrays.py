@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
@@ -48,21 +49,49 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
             "line."
         ) from None
     values = content["data"] if isinstance(content, dict) else content
-    yield from (object_record(number, value) for number, value in enumerate(values, start=1))
+    objects = (cells for value in values for cells in _questions_of_c3(value))
+    yield from (object_record(number, value) for number, value in enumerate(objects, start=1))
+
+
+def _questions_of_c3(value: Any) -> list[Any]:
+    """A text of C3, [[text, …], [{"question", "choice", "answer"}, …], id] → its questions.
+
+    Any other value is the only one. The question is first because the end of a long text is cut.
+    """
+    match value:
+        case [[*texts], [{"question": _, "choice": _}, *_] as questions, str()]:
+            return [
+                {"text": "\n".join(map(str, [x["question"], *texts])), "choices": x["choice"]}
+                | {"answer": x.get("answer")}
+                for x in questions
+            ]
+    return [value]
+
+
+def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
+    """A task of Label Studio's JSON → its data with the first annotation as `label`."""
+    match cells:
+        case {"data": {**data}, "annotations": [{"result": [*results]}, *_]}:
+            values = [x["value"] for x in results if isinstance(x, dict) and "value" in x]
+            choices = [choice for x in values for choice in x.get("choices", ())]
+            return data | {"label": choices[0] if len(choices) == 1 else choices or values}
+        case {"data": {**data}, "annotations": []}:
+            return data
+    return cells
 
 
 def questions_of(records: Iterable[Record]) -> Iterator[Record]:
-    """SQuAD's articles → a record for each of their questions; other records as they are.
+    """SQuAD's articles → a record for each of their questions; other records as `_annotated`.
 
     {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself,
     also with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
     """
     number = 0
     for record in records:
-        cells = record.cells
+        cells = _annotated(record.cells)
         paragraphs = cells.get("paragraphs", [cells] if "qas" in cells else None)
         if not isinstance(paragraphs, list):
-            yield record
+            yield record._replace(cells=cells)
             continue
         for paragraph in paragraphs:
             questions = paragraph.get("qas") if isinstance(paragraph, dict) else None

@@ -1,7 +1,7 @@
 """Bytes in any encoding → lines of text, one at a time.
 
-All lines of a file have one encoding: UTF-8 or GB18030, whichever more of the first lines indicate.
-A line in another encoding becomes a `DamagedLine`, and reading continues with the next line.
+All lines of a file have one encoding: UTF-8, GB18030 or Big5, whichever most of the first lines
+indicate. A line in another one becomes a `DamagedLine`, and reading continues with the next line.
 """
 
 import codecs
@@ -21,12 +21,14 @@ SAMPLE = 1 << 18
 
 # What is wrong with a damaged line.
 NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
+HALVED = r"holds half of a character, such as the JSON escape \ud83d alone: write the whole one"
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"
 _QUOTED = re.compile(r'"[^"]*(?:"|\Z)')
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_PRIVATE = re.compile("[\ue000-\uf8ff]")
 
 
 class DamagedLine(str):
@@ -129,8 +131,9 @@ def damage(text: str) -> str:
     """Why a text is unreadable; "" if it is readable."""
     if "\0" in text:
         return "holds a NUL character, as UTF-16 does: name the file's --encoding"
-    if _SURROGATE.search(text):
-        return NOT_ENCODED
+    if surrogate := _SURROGATE.search(text):
+        # Those that replace bytes; other ones are in the text itself.
+        return NOT_ENCODED if "\udc80" <= surrogate[0] <= "\udcff" else HALVED
     return ""
 
 
@@ -164,9 +167,8 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
         votes = Counter(map(_encoding_of, lines))
-        if votes["gb18030"] > votes["utf-8"]:
-            return "gb18030"
-        return "utf-8" if votes["utf-8"] else None
+        best = max(("utf-8", "gb18030", "cp950"), key=votes.__getitem__)
+        return best if votes[best] else None
     if _THREE_BYTES.search(text):
         return "utf-8"
     # A line of GB18030 may look like UTF-8 by chance, but not a quarter of a megabyte.
@@ -183,16 +185,21 @@ def is_utf8(head: bytes) -> bool:
 
 
 def _encoding_of(line: bytes) -> str | None:
-    """The encoding of a line; None if both are possible, or neither."""
+    """The encoding of a line; None if several are possible, or none."""
     text = _decoded(line, "utf-8")
     if type(text) is not DamagedLine:
         # A two-byte character of UTF-8 is a Chinese one in GB18030: it does not decide.
         return "utf-8" if _THREE_BYTES.search(text) else None
-    return None if type(_decoded(line, "gb18030")) is DamagedLine else "gb18030"
+    text = _decoded(line, "gb18030")
+    if type(text) is DamagedLine:
+        return None
+    # The most frequent characters of Big5 are private ones in GB18030, which texts rarely have.
+    is_big5 = _PRIVATE.search(text) and type(_decoded(line, "cp950")) is not DamagedLine
+    return "cp950" if is_big5 else "gb18030"
 
 
 def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
-    """Decode lines; those in the other encoding are damaged."""
+    """Decode lines; those in another encoding are damaged."""
     if encoding == "utf-8":  # a line in GB18030 fails to decode
         return map(partial(_decoded, encoding=encoding), lines)
     # UTF-8 may decode as GB18030, to wrong characters. "ascii" makes such a line a damaged one.

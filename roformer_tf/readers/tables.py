@@ -307,6 +307,9 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
+    if {"prompt", "result_list"} <= columns.keys():
+        advice = "Give the export of doccano or Label Studio that it was made from."
+        raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
     cells = start[0].cells.values() if kind == "json" else ()
     if cells and all(isinstance(cell, dict) and "0" in cell for cell in cells):
         raise InputError(

@@ -54,7 +54,7 @@ def open_reranker(
 
     Raises InputError for another model, and where no label means that two texts belong together.
     """
-    finetuned = open_finetuned(folder, engine, precision)
+    finetuned = open_finetuned(folder, engine, precision, text_columns=("query", "document"))
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"
     several = task.separate_texts or task.labelling.lists_texts

@@ -32,12 +32,7 @@ from roformer_tf.files import check_writable
 from roformer_tf.inference.opening import share_weights
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.machine import usable_cores
-from roformer_tf.serving.settings import (
-    SHUTDOWN_SECONDS,
-    ApiConfig,
-    ServeConfig,
-    WorkerPart,
-)
+from roformer_tf.serving.settings import SHUTDOWN_SECONDS, ApiConfig, ServeConfig, WorkerPart
 from roformer_tf.terminal import say
 
 if TYPE_CHECKING:

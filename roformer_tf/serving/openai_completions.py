@@ -18,11 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from roformer_tf.errors import MAX_SEED, InputError
 from roformer_tf.serving.failures import OPENAI_ERRORS
-from roformer_tf.serving.generation_jobs import (
-    GenerationJob,
-    GenerationQueue,
-    respond,
-)
+from roformer_tf.serving.generation_jobs import GenerationJob, GenerationQueue, respond
 from roformer_tf.serving.schemas import (
     SAMPLE,
     CompatibleRequest,

@@ -100,9 +100,7 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
 
     @post("/v1/rerank", responses=OPENAI_ERRORS)
     @post("/v2/rerank", responses=COHERE_ERRORS)
-    async def ranked(
-        body: Annotated[RerankRequest, Body(examples=[EXAMPLE])],
-    ) -> RerankResults:
+    async def ranked(body: Annotated[RerankRequest, Body(examples=[EXAMPLE])]) -> RerankResults:
         texts = body.documents
         relevances = await scores(body.query, texts)
         results = [

@@ -66,9 +66,13 @@ class JsonRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _few_keys(cls, data: Any) -> Any:
-        if isinstance(data, dict) and len(data) > MAX_KEYS:
+        if not isinstance(data, dict):
+            return data
+        if len(data) > MAX_KEYS:
             raise PydanticCustomError("keys", f"the object has {len(data):,} keys")
-        return data
+        # In JSON 5.0 is an integer, too.
+        whole = {k: int(x) for k, x in data.items() if isinstance(x, float) and x.is_integer()}
+        return data | whole
 
 
 class TextsRequest(JsonRequest, Generic[Item]):
@@ -157,7 +161,7 @@ class SearchRequest(TextsRequest[Text]):
     top: int = Field(10, ge=1, le=100)
     offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Number of the best to skip.")
     where: str | None = Field(
-        None, max_length=1000, description="A condition on metadata, such as year >= 2020."
+        None, max_length=1000, pattern=r"\S", description="On metadata, such as year >= 2020."
     )
 
 

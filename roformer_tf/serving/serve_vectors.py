@@ -94,9 +94,7 @@ def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
         summary="Vectors of one text, or several",
         response_model=TextVectors | list[list[float]],
     )
-    async def embed(
-        body: Annotated[EmbedRequest, Body(examples=[{"text": SAMPLE}])],
-    ) -> Response:
+    async def embed(body: Annotated[EmbedRequest, Body(examples=[{"text": SAMPLE}])]) -> Response:
         tei = isinstance(body, TeiEmbedRequest)
         texts = body.inputs if tei else body.items
         check_texts(texts, config.limits)
@@ -146,9 +144,7 @@ def _add_documents(router: APIRouter, index: "SearchIndex", queue: VectorQueue) 
 
     @router.put("/documents", summary="Add documents, or replace them by id")
     @router.post("/documents", summary="The same as PUT")
-    async def put(
-        body: Annotated[DocumentsRequest, Body(examples=[DOCUMENTS])],
-    ) -> writing.Added:
+    async def put(body: Annotated[DocumentsRequest, Body(examples=[DOCUMENTS])]) -> writing.Added:
         check_texts([x.text for x in body.documents], config.limits)
         rows = [(x.text, x.id, x.model_extra or {}) for x in body.documents]
         documents = [Document(text, name, as_metadata(cells)) for text, name, cells in rows]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import without_nan
+from roformer_tf.labelled.cells import BadCellError, without_nan
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
@@ -73,6 +73,12 @@ class PairLabelling(ClassificationLabelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     shares_tokens: ClassVar[bool | None] = False
+
+    @classmethod
+    def check(cls, example: Example) -> None:
+        """Refuse the label "-", with which OCNLI, SNLI and others mark pairs without consensus."""
+        if example.label == "-":
+            raise BadCellError('has the label "-": its annotators did not agree')
 
 
 class ClassificationMetrics(Metrics):

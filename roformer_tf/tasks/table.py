@@ -52,16 +52,20 @@ else:  # type checkers accept only literal names, which would repeat each name
     TaskName = Literal[tuple(TASKS)]
 
 
-def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: int) -> Task:
-    """The task of a text classifier that was trained in transformers.
+def task_of_problem(
+    problem: str | None, labels: tuple[str, ...], max_length: int, texts: tuple[str, ...]
+) -> Task:
+    """The task of a text classifier that was trained in transformers; texts: their columns.
 
     Without a `problem_type` in its config, transformers treats one label as a number, and more as
     classes.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
+    kind = Pair if kind is Classification and len(texts) > 1 else kind
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
-    return kind(labels=() if kind is Regression else labels, max_length=max_length)
+    labels = () if kind is Regression else labels
+    return kind(labels=labels, max_length=max_length, text_columns=texts)
 
 
 def load_task(folder: str | Path) -> Task:

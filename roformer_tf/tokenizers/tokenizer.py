@@ -1,5 +1,6 @@
 """RoFormerTokenizer: text ↔ token ids, equal to bert4keras' tokenizer with jieba without HMM."""
 
+import logging
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,6 +33,8 @@ from roformer_tf.tokenizers.vocabulary import (
     tokenizer_settings,
     vocabulary_of,
 )
+
+logger = logging.getLogger(__name__)
 
 # Maximum number of words in the cache, which then takes some tens of megabytes.
 _CACHE_SIZE = 1 << 17
@@ -341,9 +344,15 @@ class RoFormerTokenizer:
         return token
 
 
-def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
-    """The tokenizer stored with a checkpoint's weights; None without a vocabulary."""
-    return RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
+def find_tokenizer(source: OpenedSource, size: int | None = None) -> RoFormerTokenizer | None:
+    """The tokenizer stored with a checkpoint's weights; None without a vocabulary.
+
+    size: number of embeddings; if given, `check_fits` compares them.
+    """
+    tokenizer = RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
+    if tokenizer is not None and size is not None:
+        check_fits(tokenizer, size, source.name)
+    return tokenizer
 
 
 def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenizer:
@@ -351,10 +360,9 @@ def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenize
 
     Raises InputError if there is no vocabulary, or one with too many tokens.
     """
-    tokenizer = find_tokenizer(source)
+    tokenizer = find_tokenizer(source, vocab_size)
     if tokenizer is None:
         raise InputError(missing_vocabulary(source.name))
-    check_fits(tokenizer, vocab_size, source.name)
     return tokenizer
 
 
@@ -364,12 +372,19 @@ def missing_vocabulary(name: str) -> str:
 
 
 def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None:
-    """Raise InputError for a vocabulary with more ids than the model has embeddings."""
+    """Raise InputError for a vocabulary with more ids than the model has embeddings.
+
+    Far fewer give a warning: embeddings may be padded to a multiple of 2, 4, 8, … or 128.
+    """
+    problem = (
+        f"{name}: its {VOCABULARY} has {tokenizer.vocab_size:,} ids, but its weights have "
+        f"{vocab_size:,} embeddings. Put the {VOCABULARY} that belongs to the weights there."
+    )
     if tokenizer.vocab_size > vocab_size:
-        raise InputError(
-            f"{name}: its {VOCABULARY} has {tokenizer.vocab_size:,} ids, but its weights have "
-            f"{vocab_size:,} embeddings. Put the {VOCABULARY} that belongs to the weights there."
-        )
+        raise InputError(problem)
+    # The largest power of 2 that divides the size.
+    if vocab_size - tokenizer.vocab_size >= min(vocab_size & -vocab_size, 128):
+        logger.warning(problem)
 
 
 class _Cache(dict[str, tuple[int, ...]]):

@@ -105,6 +105,8 @@ def test_only_the_folder_of_the_checkpoint_is_unpacked(weights, tmp_path):
 def test_a_zip_without_a_checkpoint_or_with_several_is_refused(tmp_path):
     photos = zip_of(tmp_path / "photos.zip", cat="meow", a__config_json="{}")
     assert "contains no checkpoint: no bert_config.json" in refusal(photos)
+    exported = zip_of(tmp_path / "onnx.zip", **{"a__model.onnx": "", "a__config_json": "{}"})
+    assert "Unpack an export, and give its folder." in refusal(exported)
     two = zip_of(tmp_path / "two.zip", a__bert_config_json="{}", b__bert_config_json="{}")
     assert "contains several checkpoints: a, b." in refusal(two)
 

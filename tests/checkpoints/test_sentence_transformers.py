@@ -114,6 +114,38 @@ def test_the_pooling_of_sentence_transformers_is_read(key, released, tmp_path):
         assert VectorSettings().open(folder).config == EmbeddingConfig("cls", 16)
 
 
+def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
+    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
+    (theirs / "1_Pooling").mkdir()
+    (theirs / "1_Pooling/config.json").write_text('{"pooling_mode_cls_token": true}', "utf-8")
+    for source in (theirs, folder("pooler")):
+        zipped = shutil.make_archive(tmp_path / "zipped", "zip", source.parent, source.name)
+        actual, want = (VectorSettings().open(x) for x in (zipped, source))
+        assert actual.config == want.config
+        assert actual.config.pooling == ("cls" if source == theirs else "pooler")
+        assert actual.fingerprint == want.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("modules.json", '[{"type": "sentence_transformers.models.Dense"}]'),
+        ("1_Pooling/config.json", '{"pooling_mode_max_tokens": true}'),
+        ("1_Pooling/config.json", '{"pooling_mode": "lasttoken"}'),
+        (
+            "1_Pooling/config.json",
+            '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
+        ),
+    ],
+)
+def test_modules_that_are_not_supported_are_refused(file, content, released, tmp_path):
+    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
+    (theirs / file).parent.mkdir(exist_ok=True)
+    (theirs / file).write_text(content, "utf-8")
+    with pytest.raises(InputError, match="theirs is a model of sentence-transformers with"):
+        VectorSettings().open(theirs)
+
+
 def test_no_modules_are_written_for_v2(released, tmp_path):
     target = tmp_path / "v2"
     main(["checkpoints", "convert", str(released("v2_char")), str(target), "--to", "own"])

@@ -298,6 +298,13 @@ def test_a_vocabulary_that_does_not_begin_with_padding_is_refused(
     assert not preparation.Path(configure().output).exists()
 
 
+def test_a_vocabulary_of_special_tokens_alone_is_refused(configure, tmp_path):
+    (tmp_path / "v.txt").write_text("\n".join([*SPECIAL_TOKENS, "[unused1]"]), "utf-8")
+    with pytest.raises(InputError, match=r"v\.txt has only special tokens"):
+        prepare(configure(vocab=tmp_path / "v.txt"))
+    assert not preparation.Path(configure().output).exists()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_strict_stops_at_a_late_error_and_leaves_nothing(configure, corpus, workers):
     with (corpus[0] / "1.jsonl").open("ab") as file:

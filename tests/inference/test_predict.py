@@ -7,8 +7,10 @@ import shutil
 import numpy as np
 import pytest
 
+import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
+from roformer_tf.export.command import export
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
@@ -150,7 +152,6 @@ def with_another_vocabulary(folder):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (without("task.json"), "no fine-tuned model"),
         (without_a_vocabulary, r"no vocab\.txt"),
         (with_another_label, "do not belong together: its task has 2 labels"),
         (with_another_vocabulary, "ids, but its weights have"),
@@ -195,3 +196,33 @@ def test_labels_are_predicted_by_the_saved_thresholds(finetuned, tmp_path):
     (folder / "task.json").write_text(json.dumps(values | {"thresholds": [0.3]}))
     with pytest.raises(InputError, match="1 thresholds for 3 labels"):
         load_finetuned(folder)
+
+
+@pytest.mark.usefixtures("eager_steps")
+def test_a_classifier_of_transformers_gives_the_same_everywhere(released, tmp_path):
+    folder, texts = str(released("hf_word_seqcls")), ["今天天气很好", "北京", "我们去公园学习"]
+    load = roformer_tf.load(folder, engine="keras")
+    want = [x["label"] for x in load(texts)]
+    served = served_task(folder, engine="keras").predict(examples_of(*texts))
+    assert [x.label for x in served] == want
+    pairs = list(zip(texts, texts[::-1], strict=True))
+    data, output = tmp_path / "data.tsv", tmp_path / "x.jsonl"
+    rows = [(*pair, x["label"]) for pair, x in zip(pairs, load(pairs), strict=True)]
+    lines = ["\t".join(row) + "\n" for row in [("a", "b", "label"), *rows]]
+    data.write_text("".join(lines), "utf-8")
+    flags = ["--text-columns", "a", "b", "--engine", "keras", "--output", str(output)]
+    assert main(["evaluate", folder, "--data", str(data), *flags]) == 0
+    assert json.loads(output.read_text("utf-8"))["test"]["accuracy"] == 1.0
+    assert main(["predict", folder, "--input", str(data), *flags]) == 0
+    lines = output.read_text("utf-8").splitlines()
+    assert [json.loads(line)["label"] for line in lines] == [label for *_, label in rows]
+
+
+@pytest.mark.slow
+def test_a_classifier_of_transformers_is_exported_as_one(released, tmp_path):
+    folder, texts = released("hf_word_seqcls"), ["今天天气很好", "北京", "我们去公园学习"]
+    export(folder, tmp_path / "export", "savedmodel")
+    want = roformer_tf.load(folder, engine="keras")(texts)
+    for actual, wanted in zip(roformer_tf.load(tmp_path / "export")(texts), want, strict=True):
+        assert actual["label"] == wanted["label"]
+        assert actual["scores"] == pytest.approx(wanted["scores"], abs=1e-5)

@@ -185,10 +185,12 @@ def test_files_of_doccano_and_label_studio_are_read(tmp_path):
     text, spans = TEXTS[0], WANT[0]
     offsets = dicts(spans, start="start_offset", end="end_offset")
     regions = [{"start": a, "end": b, "text": text[a:b], "labels": [x]} for x, a, b in spans]
+    result = [{"value": each, "type": "labels", "from_name": "label"} for each in regions]
     for row in (
         {"id": 1, "text": text, "label": [[a, b, x] for x, a, b in spans], "Comments": []},
         {"id": 1, "text": text, "entities": offsets, "relations": [], "Comments": []},
         {"id": 1, "text": text, "label": regions, "annotator": 1, "lead_time": 3.5},
+        {"id": 1, "data": {"text": text}, "annotations": [{"id": 2, "result": result}]},
     ):
         layout, examples = read(json_lines(tmp_path / "a.jsonl", [row] * 3))
         assert layout.task is Extraction

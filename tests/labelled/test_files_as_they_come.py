@@ -290,6 +290,24 @@ def test_skipped_rows_are_reported_together_and_strict_stops(write, name, capsys
         )
 
 
+@pytest.mark.parametrize("several", [False, True])
+def test_choices_of_label_studio_are_labels(write, several):
+    names = [["好", "快"], ["好"]] if several else [["好"], ["坏"]]
+    tasks = [
+        {
+            "id": number,
+            "annotations": [{"result": [{"value": {"choices": name}, "type": "choices"}]}],
+            "data": {"text": text},
+        }
+        for number, (text, name) in enumerate(zip(GOOD, names * 3, strict=False))
+    ]
+    layout, examples = read(write("a.json", json.dumps([*tasks, tasks[0] | {"annotations": []}])))
+    assert layout.task.name == ("multilabel" if several else "classification")
+    assert [texts for texts, _ in examples] == [(text,) for text in GOOD]
+    wanted = names if several else [name for (name,) in names]
+    assert [label for _, label in examples[:2]] == [tuple(x) if several else x for x in wanted]
+
+
 def test_a_pair_is_detected_from_its_columns(write):
     path = write("pairs.xlsx", as_xlsx(("句子1", "句子2", "是否相似"), *PAIRED))
     layout, examples = read(path)

@@ -716,7 +716,18 @@ BAD = {  # name: content, task, part of the message
     "half.jsonl": (
         '{"text": "\\ud83d", "label": 1}',
         None,
-        r"half\.jsonl:1 is not in the encoding",
+        r"half\.jsonl:1 holds half of a character, .*write the whole one",
+    ),
+    "uie.jsonl": (
+        '{"content": "x", "prompt": "y", "result_list": [{"text": "x", "start": 0, "end": 1}]}',
+        None,
+        r"uie\.jsonl is in UIE's format",
+    ),
+    "unsure.jsonl": (
+        '{"sentence1": "x", "sentence2": "y", "label": "neutral"}\n'
+        '{"sentence1": "x", "sentence2": "z", "label": "-"}',
+        "pair",
+        r'unsure\.jsonl:2 has the label "-": its annotators did not agree',
     ),
     "untagged.conll": ("北 B-LOC\n京\n", None, r"untagged\.conll:2 has no tag next to '京'"),
     "void.conll": ("北\tO\n\tO\n", None, r"void\.conll:2 has no character or word"),

@@ -263,6 +263,31 @@ def test_a_saved_model_predicts_the_same_and_trains(tmp_path):
     assert np.isfinite(moved).all()
 
 
+@pytest.fixture
+def unknown_length():
+    """A model of packed sequences of any length."""
+    inputs = keras.Input((None, 4)), keras.Input((None,), dtype="int32")
+    return keras.Model(inputs, RotaryLinearAttention(1, 4)(inputs[0], sequence_ids=inputs[1]))
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="it traces a tf.function")
+def test_a_function_of_any_length_is_traced_as_by_export(unknown_length):
+    import tensorflow as tf
+
+    shapes = tf.TensorSpec((None, None, 4)), tf.TensorSpec((None, None), "int32")
+    call = tf.function(lambda *x: unknown_length(x), shapes)
+    x = np.random.default_rng(0).normal(size=(2, 21, 4)).astype("float32"), PACKED.astype("int32")
+    np.testing.assert_allclose(array(call(*x)), array(unknown_length(x)), atol=1e-6)
+
+
+@pytest.mark.slow
+def test_of_unknown_length_it_is_trained_by_xla(unknown_length):
+    x = [np.ones((2, 21, 4), "float32"), PACKED.astype("int32")]
+    unknown_length.compile("sgd", "mse", jit_compile=True)
+    losses = unknown_length.fit(x, np.zeros((2, 21, 4)), epochs=3, verbose=0).history["loss"]
+    assert losses[2] < losses[1] < losses[0]
+
+
 def test_gradients_equal_those_of_the_quadratic_sum(small_chunks, gradient):
     """Compare with finite differences of the float64 sum; x stacks queries, keys and values."""
     rng = np.random.default_rng(0)

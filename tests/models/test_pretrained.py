@@ -78,6 +78,14 @@ def test_a_damaged_tensor_is_reported_and_keras_still_works(released, tmp_path):
     RoFormerForMaskedLM.from_pretrained(released("char"))
 
 
+def test_a_truncated_vocabulary_is_reported(unpacked, caplog):
+    folder = unpacked("char")
+    lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
+    (folder / "vocab.txt").write_text("\n".join(lines[:-200]), "utf-8")
+    RoFormerForMaskedLM.from_pretrained(folder)
+    assert "has 1,301 ids, but its weights have 1,501 embeddings" in caplog.text
+
+
 def test_a_folder_or_zip_without_a_vocabulary_gives_a_model_without_a_tokenizer(released, tmp_path):
     folder = unzip(released("char"), tmp_path)
     (folder / "vocab.txt").unlink()

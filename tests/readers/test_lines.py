@@ -37,13 +37,15 @@ def lines_of(path, content, encoding="auto"):
         ("gb18030", "gb18030"),
         ("gbk", "gb18030"),
         ("utf-16", "utf-16"),
+        ("big5", "cp950"),
     ],
 )
 @pytest.mark.parametrize("suffix", COMPRESSED)
 def test_an_encoding_is_detected_and_read(tmp_path, encoding, detected, suffix):
-    content = NEWS.encode(encoding)
+    news = "房間很乾淨\n早餐一般\n下次還來" if encoding in ("big5", "gbk") else NEWS
     path = tmp_path / f"a.txt{suffix}"
-    assert lines_of(path, COMPRESSED[suffix](content)) == NEWS.split("\n")
+    content = COMPRESSED[suffix](news.encode(encoding))
+    assert lines_of(path, content) == news.split("\n")
     assert find_encoding(path) == detected
 
 
@@ -69,6 +71,18 @@ def test_only_a_line_in_another_encoding_is_damaged(tmp_path, main, other):
     assert [*before, after] == [*NEWS.split("\n"), "末尾"]
     assert "encoding" in damage(bad)
     assert not any(map(damage, [*before, after]))
+
+
+def test_a_private_character_in_a_line_of_gb18030_makes_no_big5(tmp_path):
+    text = f"\ue4c6\n{NEWS}"
+    text.split("\n")[0].encode("gb18030").decode("big5")  # it could be both
+    assert lines_of(tmp_path / "a.txt", text.encode("gb18030")) == text.split("\n")
+
+
+def test_half_of_a_character_is_damage_of_its_own():
+    assert "encoding" in damage("好\udcff")
+    assert "half of a character" in damage("好\ud83d")
+    assert damage("好😀") == ""
 
 
 def test_a_line_with_nul_is_damaged():

@@ -202,9 +202,11 @@ def test_each_request_is_searched_with_its_own_condition(sim, running, send):
     app = create_vector_app(served._replace(retriever=FilteredDocuments()))
     with running(app) as at:
         for where in ("year >= 2020", None):
-            status, response = send(at, "/search", {"text": "好", "where": where})
+            status, response = send(at, "/search", {"text": "好", "where": where, "top": 5.0})
             assert status == 200
             assert response["results"][0][0]["document"] == f"condition: {where}"
         status, response = send(at, "/search", {"text": "好", "where": "month = 1"})
         assert status == 422
         assert "month" in response["error"]
+        for wrong in ({"where": ""}, {"where": " "}, {"top": 5.5}):
+            assert send(at, "/search", {"text": "好"} | wrong)[0] == 422

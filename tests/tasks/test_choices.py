@@ -193,6 +193,21 @@ def test_an_answer_column_is_the_label_if_there_are_choices(text, tmp_path):
     assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == [0, 1]
 
 
+def test_questions_of_c3_are_read_from_its_arrays(tmp_path):
+    questions = [
+        {"question": "他去哪儿？", "choice": ["北京", "上海", "公园"], "answer": "上海"},
+        {"question": "天气呢？", "choice": ["好", "坏"], "answer": "好"},
+    ]
+    data = [[["女：你去哪儿？", "男：去上海。"], questions, "14-1"]]
+    (path := tmp_path / "a.json").write_text(json.dumps(data), "utf-8")
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    assert layout.task is MultipleChoice
+    first, second = read_examples(path, layout, ColumnsConfig())
+    text = "他去哪儿？\n女：你去哪儿？\n男：去上海。"
+    assert (first.texts, first.label) == ((text, "北京", "上海", "公园"), 1)
+    assert (second.texts[1:], second.label) == (("好", "坏"), 0)
+
+
 @pytest.mark.parametrize("task", [None, "multiple-choice"])
 def test_labels_are_indices_or_texts(task, tmp_path):
     labels = [1, "坏", "1", 0.0, "好"]

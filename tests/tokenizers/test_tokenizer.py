@@ -12,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.vocabularies import read_vocabulary
 
@@ -398,3 +398,10 @@ def test_broken_tokenizer_config_is_refused(tmp_path, content, message):
     (tmp_path / "tokenizer_config.json").write_text(content)
     with pytest.raises(InputError, match=message):
         RoFormerTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize("size", [50, 52, 56, 64, 128, 51, 60, 256])
+def test_fewer_ids_than_embeddings_are_reported_unless_these_are_padded(size, caplog):
+    tokens = [*SPECIAL_TOKENS, *map(chr, range(0x4E00, 0x4E00 + 45))]
+    check_fits(RoFormerTokenizer({x: i for i, x in enumerate(tokens)}, "char"), size, "model")
+    assert bool(caplog.records) == (size in (51, 60, 256))
