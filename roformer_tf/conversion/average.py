@@ -32,11 +32,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 logger = logging.getLogger(__name__)
 
-TRAINING_KEYS = {
-    "hidden_dropout_prob",
-    "attention_probs_dropout_prob",
-    "initializer_range",
-}
+TRAINING_KEYS = {"hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"}
 """Keys of a config that matter only for training: they may differ."""
 UNRELATED = 1.0
 """Distance of two models, relative to the norm of the first, from which the mean is useless. The

@@ -186,10 +186,7 @@ class Results:
             settings=settings,
             hardware=describe_machine(),
             answered_by={"engine": choice.engine, "precision": choice.precision},
-            seconds={
-                "training": sum(result.seconds for result in self.trials),
-                "baseline": fitted,
-            },
+            seconds={"training": sum(result.seconds for result in self.trials), "baseline": fitted},
         )
 
     def _baselines(self) -> tuple[list[tuple[str, list[Prediction]]], str]:

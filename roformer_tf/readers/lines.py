@@ -129,8 +129,10 @@ def damage(text: str) -> str:
     """Why a text is unreadable; "" if it is readable."""
     if "\0" in text:
         return "holds a NUL character, as UTF-16 does: name the file's --encoding"
-    if _SURROGATE.search(text):
-        return NOT_ENCODED
+    if surrogate := _SURROGATE.search(text):
+        # JSON's escapes may give half of a character; undecodable bytes are from U+DC80 to U+DCFF.
+        is_byte = "\udc80" <= surrogate[0] <= "\udcff"
+        return NOT_ENCODED if is_byte else "holds half of a character, as a cut emoji: remove it"
     return ""
 
 

@@ -407,6 +407,8 @@ def test_impossible_columns_are_refused(columns):
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
         ("text", ["食品,饮料", "家电,数码", "家电,数码"], "classification"),
         ("text", [["甲"], []], "multilabel"),
+        ("text", ["['甲']", "[]"], "multilabel"),
+        ("text", ["85%", "60%", "7％"], "regression"),
         ("text_a text_b", [0, 1], "pair"),
         ("text_a text_b", [0.5, 1], "regression"),
         ("A B C", ["B", "C"], "ranking"),
@@ -494,6 +496,8 @@ def test_a_label_may_be_called_nan(write, name):
         ("classification", 3.0, "3"),
         ("regression", "-1.5e1", -15.0),
         ("regression", "-1,234,567.5", -1234567.5),
+        ("regression", "1,250%", 12.5),
+        ("regression", " 7 ％", 0.07),
         ("regression", 2, 2.0),
         ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
         ("multilabel", ["x", 2], ("2", "x")),
@@ -716,7 +720,7 @@ BAD = {  # name: content, task, what the message says
     "half.jsonl": (
         '{"text": "\\ud83d", "label": 1}',
         None,
-        r"half\.jsonl:1 is not in the encoding",
+        r"half\.jsonl:1 holds half of a character",
     ),
     "untagged.conll": ("北 B-LOC\n京\n", None, r"untagged\.conll:2 has no tag next to '京'"),
     "void.conll": ("北\tO\n\tO\n", None, r"void\.conll:2 has no character or word"),
@@ -819,6 +823,12 @@ def test_of_a_txt_every_line_is_a_text(write):
         Example(('"乙\t丙',), None, f"{path}:3"),
         BadLine(f"{path}:4", "is not in the encoding of the rest of the file, or of --encoding"),
     ]
+
+
+def test_a_txt_with_tabs_is_a_table_if_the_user_names_its_columns(write):
+    path = write("a.txt", "1\t甲\n2\t乙\n")
+    _, examples = open_unanswered(path, TASKS["regression"](), ColumnsConfig(text_columns=("2",)))
+    assert [example.texts for example in examples] == [("甲",), ("乙",)]
 
 
 def test_two_texts_a_line_have_a_tab_between(monkeypatch):
