@@ -69,7 +69,9 @@ def test_a_token_is_the_first_field_of_its_line(tmp_path):
     assert read == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" is there twice
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt"])
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt", "a\\b\\vocab.txt"]
+)
 def test_a_zip_holds_it_at_any_depth(tmp_path, name):
     path = zip_with(tmp_path / "released.zip", name, "chinese_roformer/bert_config.json")
     assert read_vocabulary(path)["甲"] == 5
