@@ -56,10 +56,12 @@ def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: in
     """The task of a text classifier that was trained in transformers.
 
     Without a `problem_type` in its config, transformers treats one label as a number, and more as
-    classes.
+    classes. Raises InputError for a regression of several numbers.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
+    if kind is Regression and len(labels) > 1:
+        raise InputError(f"a {problem} of {len(labels)} numbers cannot be used: give one of one.")
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     return kind(labels=() if kind is Regression else labels, max_length=max_length)
 
