@@ -219,4 +219,4 @@ def _check_size(files: Sequence[zipfile.ZipInfo], path: Path) -> None:
 
 
 def _path(info: zipfile.ZipInfo) -> PurePosixPath:
-    return PurePosixPath(info.filename)
+    return PurePosixPath(info.filename.replace("\\", "/"))  # old programs of Windows write "\"

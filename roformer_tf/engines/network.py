@@ -318,7 +318,8 @@ class _Writer:
         return Norm(size, config.layer_norm_eps, *weights)
 
     def _optional(self, name: str) -> Array | None:
-        return self._array(name) if name in self.network.arrays else None
+        """A bias, or a weight of a norm, which the encoder of a RoFormerV2 does not have."""
+        return None if self.config.is_v2 and name.startswith("encoder/") else self._array(name)
 
     def _array(self, name: str) -> Array:
         """A weight in float32, whatever the file's dtype."""

@@ -411,6 +411,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         say("vectors are {vectors}", vectors=POOLINGS[pooling])
     if encoder.tokenizer is None:
         raise InputError(missing_vocabulary(str(config.checkpoint)))
+    encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
     if task.writes:
         architecture = architecture.replace(attention_type="unilm")

@@ -15,7 +15,7 @@ from roformer_tf.readers.spreadsheets import UncomputedFormula
 # Around labels: byte order marks and zero-width spaces, left by files that were joined or copied.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
-_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+_SHOWN = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*([%％]?)", re.ASCII)
 _ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
 
 
@@ -106,10 +106,11 @@ def without_nan(labels: Sequence[Any]) -> list[Any]:
     return rest if numbers else list(labels)
 
 
-def to_number(value: Any, thousands: bool = False) -> float | None:
-    """A finite number, also if spelled as text, or with `thousands` as 1,234.5; else None."""
-    if thousands and isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
-        value = value.replace(",", "")
+def to_number(value: Any, as_shown: bool = False) -> float | None:
+    """A finite number, also if spelled as text, or `as_shown`: 1,234.5 or 85%; else None."""
+    if as_shown and isinstance(value, str) and (shown := _SHOWN.fullmatch(value.strip())):
+        # A cell of an .xlsx that shows 85% holds 0.85.
+        value = float(shown[1].replace(",", "")) / (100 if shown[2] else 1)
     # float(True) is 1.0, but True is no number in a table.
     try:
         number = float(value)

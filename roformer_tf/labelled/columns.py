@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import is_missing, listed, to_number
+from roformer_tf.labelled.cells import is_missing, listed, parsed, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -40,7 +40,7 @@ BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 # Separators between labels, besides the default one.
 OTHER_SEPARATORS = ";；、|，"
 
-_CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
+_CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+%-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
 _BY_CONTENT = Message("by its content")
 
 
@@ -409,7 +409,7 @@ class LabelSample:
     @cached_property
     def numbers(self) -> list[float | None]:
         """The labels as numbers; None for any other label."""
-        return [to_number(value, thousands=True) for value in self.labels]
+        return [to_number(value, as_shown=True) for value in self.labels]
 
     @property
     def has_decimals(self) -> bool:
@@ -430,7 +430,7 @@ class LabelSample:
         """Why examples of a single text have several labels each; "" if they do not."""
         if len(self.texts) != 1 or self.has_decimals:
             return ""
-        if any(isinstance(value, list | tuple) for value in self.labels):
+        if any(isinstance(parsed(value), list | tuple) for value in self.labels):
             return Message("the labels are lists")
         if folded(self.label) in SEVERAL:
             return Message("the column is called {name}", name=self.label)

@@ -43,19 +43,19 @@ def header_finder(names: Iterable[str | None], first_line: FirstLine) -> FindTop
 
 
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
-    """Index of the row with the most column names, and whether it has any.
+    """Index of the row with all wanted names, or else the most names, and whether it has any.
 
     A row below the first is the header only if it has more cells than the titles above it. It also
-    needs two names, or all names from the user.
+    needs two names, or all that are wanted. Of two equal rows it is the one with more cells.
     """
-    counts = [_count_names(rows, i, wanted) for i in range(min(len(rows), 1 + _MAX_TITLES))]
-    best = counts.index(max(counts))
+    first = rows[: 1 + _MAX_TITLES]
+    has_all = [bool(wanted) and {*wanted} <= {*map(folded, row)} for row in first]
+    counts = [_count_names(rows, i, wanted) for i in range(len(first))]
+    filled = list(map(_count_filled, first))
+    best = max(range(len(first)), key=lambda i: (has_all[i], counts[i], filled[i]))
     # A line of text below a title may contain one known name by chance, but not two.
-    if best:
-        has_all = bool(wanted) and set(wanted) <= {folded(cell) for cell in rows[best]}
-        widest = max(map(_count_filled, rows[:best]))
-        if (counts[best] < 2 and not has_all) or widest >= _count_filled(rows[best]):
-            best = 0
+    if best and ((counts[best] < 2 and not has_all[best]) or max(filled[:best]) >= filled[best]):
+        best = 0
     return best, counts[best] > 0
 
 

@@ -382,14 +382,14 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
-    tabs. A .txt whose first line names columns of training is a table. Tables have the columns of
-    training, or columns that can only be the texts; CoNLL files have units. Raises InputError for a
-    file that cannot be read.
+    tabs. A .txt with tabs is a table if its first line names columns of training, or the user names
+    columns. Tables have the columns of training, or columns that can only be the texts; CoNLL files
+    have units. Raises InputError for a file that cannot be read.
     """
     # Stdin can be read only once: it has no header to look for.
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
     note = ""
-    if kind == "txt" and not _names_columns(path, task, columns.encoding):
+    if kind == "txt" and not _has_columns(path, task, columns):
         examples = plain_examples(path, task, columns.encoding)
     else:
         texts = task.text_columns
@@ -421,10 +421,11 @@ def columns_to_predict(
     return texts, _with_format(report, table, columns.encoding)
 
 
-def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:
-    """Whether the first line of a .txt file names the columns of training, separated by tabs."""
-    if is_stdin(path) or not has_tabs(path, encoding):
+def _has_columns(path: str | Path, task: Any, columns: ColumnsConfig) -> bool:
+    """Whether a .txt file has tabs, and its first line or the user names columns of texts."""
+    if is_stdin(path) or not has_tabs(path, columns.encoding):
         return False
     # Numbers as names mean that training had no header.
-    names = {folded(name) for name in first_line(path, encoding).split("\t")}
-    return all(not n.isdecimal() and folded(n) in names for n in task.text_columns)
+    names = {folded(name) for name in first_line(path, columns.encoding).split("\t")}
+    named = all(not n.isdecimal() and folded(n) in names for n in task.text_columns)
+    return bool(columns.text_columns) or named

@@ -173,10 +173,6 @@ class PretrainedModel(keras.Model):
                 for name, value in self._merged_variables().items()
             }
         ids = None if self.tokenizer is None else self.tokenizer.special_ids
-        huggingface.write(
-            *(folder, self.config, arrays, self.architecture, "float32", ids),
-            scale_head=not unfinished,
-        )
         if self.tokenizer is not None:
             # The tokenizer is saved with the settings of this model, not of its source.
             # A model for another task that is read from a tagging model's folder has no units.
@@ -187,6 +183,11 @@ class PretrainedModel(keras.Model):
                 max_length=min(max_length or positions, positions),
                 causal=self.architecture == huggingface.CAUSAL,
             )
+        # After the tokenizer, which some vocabularies cannot be saved with.
+        huggingface.write(
+            *(folder, self.config, arrays, self.architecture, "float32", ids),
+            scale_head=not unfinished,
+        )
 
     def build(self, input_shape: Any = None) -> None:
         """Create the weights of the heads; the encoder has created its own."""

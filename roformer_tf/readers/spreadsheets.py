@@ -9,7 +9,7 @@ import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime, time
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
@@ -235,9 +235,10 @@ def _text(cell: Any) -> str:
         return value.replace("_x000D_", "\r")  # Excel's escape of CR
     if isinstance(value, bool):
         return str(value).upper()
+    if isinstance(value, int) and re.fullmatch("0+", cell.number_format):  # a code: 007
+        return str(value).zfill(len(cell.number_format))
     if isinstance(value, float):
         return str(int(value)) if value.is_integer() else f"{value:.15g}"
     if isinstance(value, datetime):
-        midnight = value.time() == time()
-        return str(value.date() if midnight else value.replace(microsecond=0))
+        return str(value.replace(microsecond=0)).removesuffix(" 00:00:00")
     return str(value)

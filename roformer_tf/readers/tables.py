@@ -189,7 +189,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     if top.has_header:
         if problem := damage("".join(first.cells)):
             raise InputError(f"{path}:{first.number} {problem}.")
-        columns = _checked_names(path, [cell.strip() for cell in first.cells])
+        columns = _checked_names(path, [" ".join(cell.split()) for cell in first.cells])
     if top.has_header or top.titles:
         # Titles, the header, and blank rows above them are no bad examples.
         begin = first.number + top.has_header

@@ -63,13 +63,14 @@ def add_documents(
     """Create an index of documents, or add them to the one that is there.
 
     A document with the id of another one replaces it; one that is there already is not embedded
-    again. documents are iterated twice. passage_length: tokens of a passage, by default the model's
-    longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an index that
-    is there. Raises InputError for an index of another model or of other passages, and for a vector
-    that is not finite: blocks that were committed before that stay.
+    again. documents are iterated several times. passage_length: tokens of a passage, by default the
+    model's longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an
+    index that is there. Raises InputError for an index of another model or of other passages, and
+    for a vector that is not finite: blocks that were committed before that stay.
     """
     folder = Path(folder)
-    is_index(folder)  # raises for a folder that holds something else
+    if not is_index(folder):  # raises for a folder that holds something else
+        _plan(documents, {})  # before it is created, so that an error leaves no empty index
     longest = embedder.config.max_length
     check_number("passage_length", passage_length, at_least=3, at_most=longest)
     weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}

@@ -41,8 +41,8 @@ class RegressionLabelling(Labelling):
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
-        """A number that float32 holds, also if spelled as text, such as 1,234.5."""
-        name, number = read_label(value), to_number(value, thousands=True)
+        """A number that float32 holds, also if spelled as text, such as 1,234.5 or 85%."""
+        name, number = read_label(value), to_number(value, as_shown=True)
         if number is None or abs(number) > 1e18:  # its square would overflow in float32
             raise BadCellError(f"has the label {name!r}, which is no number")
         return number

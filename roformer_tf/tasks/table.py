@@ -58,10 +58,12 @@ def task_of_problem(
     """The task of a text classifier that was trained in transformers; texts: their columns.
 
     Without a `problem_type` in its config, transformers treats one label as a number, and more as
-    classes.
+    classes. Raises InputError for a regression of several numbers.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
+    if kind is Regression and len(labels) > 1:
+        raise InputError(f"a {problem} of {len(labels)} numbers cannot be used: give one of one.")
     kind = Pair if kind is Classification and len(texts) > 1 else kind
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     labels = () if kind is Regression else labels

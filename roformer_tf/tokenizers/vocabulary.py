@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Literal
 
-from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
+from roformer_tf.checkpoints.archives import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import (
@@ -100,16 +100,18 @@ def simplify_vocabulary(
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]
 
 
-def parse_vocabulary(text: str) -> dict[str, int]:
+def parse_vocabulary(text: str, by_line: bool = False) -> dict[str, int]:
     """Token → id from the text of a vocabulary file.
 
     As in bert4keras, the token of a line is its first word, an empty line is the token "", and a
     repeated line gets the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
+    `by_line`: as in transformers, a token has the number of its last line: c=3.
     """
     vocabulary: dict[str, int] = {}
-    for line in io.StringIO(text.removeprefix("\ufeff"), newline=None):  # Notepad's mark
-        fields = line.split()
-        vocabulary[fields[0] if fields else ""] = len(vocabulary)
+    # Without Notepad's mark, and without blank lines at the end.
+    lines = io.StringIO(text.removeprefix("\ufeff").rstrip(), newline=None)
+    for number, line in enumerate(lines):
+        vocabulary[(line.split() or [""])[0]] = number if by_line else len(vocabulary)
     return vocabulary
 
 
@@ -150,7 +152,9 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
         content = path.read_bytes() if _is_vocabulary(source) else source.read(VOCABULARY)
-        vocabulary = _wordpieces(source) if content is None else parse_vocabulary(content.decode())
+        text = None if content is None else content.decode()
+        by_line = (source.path / CONFIG).is_file()  # a model of transformers
+        vocabulary = _wordpieces(source) if text is None else parse_vocabulary(text, by_line)
         if vocabulary is None:
             raise InputError(
                 f"{source.path} contains no {VOCABULARY}. Give a folder or zip with one."

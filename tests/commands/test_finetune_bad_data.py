@@ -4,6 +4,7 @@ import gzip
 import io
 import lzma
 import re
+from zipfile import ZipFile
 
 import openpyxl
 import pytest
@@ -92,14 +93,19 @@ BAD = {  # flags: parts of the message
     "--train good.tsv --label-smoothing 1": ["--label-smoothing is 1"],
     "--train numbers.tsv --focal 2": ["focal", "regression"],
     "--train good.tsv --checkpoint nothing": ["nothing"],
+    "--train good.tsv --checkpoint repeated.zip": ["cannot be saved", "Remove repeated lines"],
 }
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def folder(tmp_path_factory, released):
     folder = tmp_path_factory.mktemp("data")
     for name, content in FILES.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with ZipFile(released("char")) as source, ZipFile(folder / "repeated.zip", "w") as target:
+        for name in source.namelist():
+            more = b"[PAD]\n" if name.endswith("vocab.txt") else b""
+            target.writestr(name, more + source.read(name))
     return folder
 
 

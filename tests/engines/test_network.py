@@ -260,12 +260,14 @@ def test_weights_that_are_missing_or_unknown_are_refused(engine):
     model, arrays = with_random_weights(
         RoFormerForSequenceClassification(config_of("v1"), num_labels=3)
     )
-    name = "encoder/layer_1/output/kernel"
-    incomplete = {key: x for key, x in arrays.items() if key != name}
-    with pytest.raises(InputError, match=f"here lacks weights, such as {name}"):
-        graph_model(
-            Network(model.config, incomplete, "classifier", source="here"), engine, "float32"
-        )
+    for name in (
+        *("encoder/layer_1/output/kernel", "encoder/layer_1/output/bias"),
+        *("encoder/embeddings/norm/beta", "classifier/out_proj/bias"),
+    ):
+        incomplete = {key: x for key, x in arrays.items() if key != name}
+        network = Network(model.config, incomplete, "classifier", source="here")
+        with pytest.raises(InputError, match=f"here lacks weights, such as {name}"):
+            graph_model(network, engine, "float32")
     extended = arrays | {"encoder/layer_0/attention/distance": np.zeros(3, "float32")}
     with pytest.raises(InputError, match="holds encoder/layer_0/attention/distance"):
         graph_model(Network(model.config, extended, "classifier"), engine, "float32")

@@ -94,6 +94,17 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         "类别",
         "",
     ),
+    "high_header.xlsx": (
+        as_xlsx(
+            ("评论", "标注", None),
+            (None, "类别", "备注"),
+            *((a, b, "") for a, b in ROWS),
+            merge=["A1:A2", "B1:C1"],
+        ),
+        "评论",
+        "类别",
+        "",
+    ),
     "merged_header.xlsx": (
         as_xlsx(("文本", None, "分类"), *((a, None, b) for a, b in ROWS), merge=["A1:B1"]),
         "文本",
@@ -176,6 +187,7 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         "类别",
         "",
     ),
+    "two_lines.xlsx": (as_xlsx(("评论\n内容", "标 \n签"), *ROWS), "评论 内容", "标 签", ""),
     "spaced_names.csv": (as_csv((" Ｔｅｘｔ ", " 标签 "), *ROWS), "Ｔｅｘｔ", "标签", ""),
 }
 

@@ -407,6 +407,8 @@ def test_invalid_column_settings_are_rejected(columns):
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
         ("text", ["食品,饮料", "家电,数码", "家电,数码"], "classification"),
         ("text", [["甲"], []], "multilabel"),
+        ("text", ["['甲']", "[]"], "multilabel"),
+        ("text", ["85%", "60%", "7％"], "regression"),
         ("text_a text_b", [0, 1], "pair"),
         ("text_a text_b", [0.5, 1], "regression"),
         ("A B C", ["B", "C"], "ranking"),
@@ -494,6 +496,8 @@ def test_a_label_may_be_called_nan(write, name):
         ("classification", 3.0, "3"),
         ("regression", "-1.5e1", -15.0),
         ("regression", "-1,234,567.5", -1234567.5),
+        ("regression", "1,250%", 12.5),
+        ("regression", " 7 ％", 0.07),
         ("regression", 2, 2.0),
         ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
         ("multilabel", ["x", 2], ("2", "x")),
@@ -830,6 +834,12 @@ def test_every_line_of_a_txt_file_is_a_text(write):
         Example(('"乙\t丙',), None, f"{path}:3"),
         BadLine(f"{path}:4", "is not in the encoding of the rest of the file, or of --encoding"),
     ]
+
+
+def test_a_txt_with_tabs_is_a_table_if_the_user_names_its_columns(write):
+    path = write("a.txt", "1\t甲\n2\t乙\n")
+    _, examples = open_unanswered(path, TASKS["regression"](), ColumnsConfig(text_columns=("2",)))
+    assert [example.texts for example in examples] == [("甲",), ("乙",)]
 
 
 def test_a_tab_separates_two_texts_on_stdin(monkeypatch):

@@ -97,6 +97,16 @@ def test_a_folder_or_zip_without_a_vocabulary_gives_a_model_without_a_tokenizer(
     assert RoFormerForMaskedLM.from_pretrained(released("char")).tokenizer is not None
 
 
+def test_nothing_is_written_with_a_vocabulary_that_cannot_be_saved(released, tmp_path):
+    folder = unzip(released("char"), tmp_path)
+    path = folder / "vocab.txt"
+    path.write_text("[PAD]\n" + path.read_text(encoding="utf-8"), encoding="utf-8")
+    model = RoFormerForMaskedLM.from_pretrained(folder)
+    with pytest.raises(InputError, match="Remove repeated lines"):
+        model.save_pretrained(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
+
+
 def test_unknown_tensors_are_refused_or_ignored(released, tmp_path):
     model = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
     model.save_pretrained(tmp_path)

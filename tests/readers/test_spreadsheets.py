@@ -120,6 +120,15 @@ def test_a_cell_is_read_as_the_displayed_text(tmp_path, value, text):
     assert cells(workbook(tmp_path / "a.xlsx", a=[["x", value, "y"]])) == {1: ["x", text, "y"]}
 
 
+def test_a_number_that_shows_leading_zeros_keeps_them(tmp_path):
+    path = workbook(tmp_path / "a.xlsx", a=[["x", 7, 12]])
+    book = openpyxl.load_workbook(path)
+    for cell in ("B1", "C1"):
+        book["a"][cell].number_format = "000"
+    book.save(path)
+    assert cells(path) == {1: ["x", "007", "012"]}
+
+
 def test_empty_cells_are_read_and_formatted_empty_cells_ignored(tmp_path):
     path = tmp_path / "a.xlsx"
     book = openpyxl.Workbook()

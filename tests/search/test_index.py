@@ -236,6 +236,7 @@ def test_documents_are_deleted_by_id(folder):
 def test_two_documents_with_one_id_are_refused(folder):
     with pytest.raises(InputError, match="two different documents have the id 'a'"):
         add_documents(folder, EMBEDDER, [Document("一", "a"), Document("二", "a")])
+    assert not folder.exists()
     twice = [Document("一", "a"), Document("一", "a"), Document("三"), Document("三")]
     assert add_documents(folder, EMBEDDER, twice) == Added(2, 0, 2, 2)
 

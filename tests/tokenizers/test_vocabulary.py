@@ -51,11 +51,14 @@ def test_a_repeated_line_takes_the_next_id_without_using_it_up(tmp_path):
     (tmp_path / "vocab.txt").write_text(SPECIAL_LINES + "a\nb\na\nc\n")
     vocabulary = read_vocabulary(tmp_path)
     assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 7)
+    (tmp_path / "config.json").write_text("{}")  # in transformers an id is the number of a line
+    vocabulary = read_vocabulary(tmp_path)
+    assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 8)
 
 
-def test_a_byte_order_mark_is_not_part_of_the_first_token(tmp_path):
+def test_a_byte_order_mark_and_blank_lines_at_the_end_are_not_tokens(tmp_path):
     path = tmp_path / "vocab.txt"
-    path.write_text("\n".join([*SPECIAL_TOKENS, "我"]), encoding="utf-8-sig")
+    path.write_text("\n".join([*SPECIAL_TOKENS, "我", "", " \n"]), encoding="utf-8-sig")
     assert read_vocabulary(path) == {x: n for n, x in enumerate([*SPECIAL_TOKENS, "我"])}
 
 
@@ -66,7 +69,9 @@ def test_a_token_is_the_first_field_of_its_line(tmp_path):
     assert items == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" is there twice
 
 
-@pytest.mark.parametrize("name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt"])
+@pytest.mark.parametrize(
+    "name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt", "a\\b\\vocab.txt"]
+)
 def test_a_zip_may_contain_it_at_any_depth(tmp_path, name):
     path = zip_with(tmp_path / "released.zip", name, "chinese_roformer/bert_config.json")
     assert read_vocabulary(path)["甲"] == 5
