@@ -253,7 +253,9 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "shared_tokens": config.shared_tokens == "yes"
         and kind.shares_tokens is None
         and "pair, reranking and question-answering",
-        "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
+        "label_names": config.label_names
+        and not task.decoding.lists_labels
+        and "labels of whole texts",
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }

@@ -6,7 +6,7 @@ Axes: C logits.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
     likeliest,
+    log_odds,
     log_probabilities,
     shortest,
     softmax,
 )
-from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions, TaskSettings
+from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -36,10 +37,10 @@ class Decoding(Part):
 
     graph_part: ClassVar[NetworkPart] = "classifier"
     """The part of an exported network that computes the logits."""
+    activation: ClassVar[Literal["softmax", "sigmoid"]] = "softmax"
+    """What makes probabilities of logits, where scores are probabilities."""
     lists_labels: ClassVar[bool] = False
     """Whether a prediction has a probability of each label, of which `top_k` may be listed."""
-    chosen_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that `with_choices` sets."""
     joined_by: ClassVar[str] = ""
     """Between several values in a cell of a TSV. Default: what the training data had."""
 
@@ -75,7 +76,7 @@ class Decoding(Part):
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logits float64 for which `predict` gives these scores, in the shape of the scores."""
-        raise NotImplementedError(f"{type(self).__name__} computes no logits from scores")
+        return log_probabilities(scores) if self.activation == "softmax" else log_odds(scores)
 
     def soft_targets(self, prediction: Prediction) -> np.ndarray:
         """What a student learns from a teacher's prediction: `Labelling.with_soft_targets`."""
@@ -101,11 +102,6 @@ class Decoding(Part):
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with what is chosen on the validation set, such as thresholds."""
         return self.task
-
-    def with_choices_of(self, other: TaskSettings) -> Any:
-        """The task with the `chosen_fields` of another."""
-        chosen = {name: getattr(other, name) for name in self.chosen_fields}
-        return dataclasses.replace(self.task, **chosen)
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The prediction from the same scores under choices made after it."""
@@ -154,7 +150,7 @@ class Decoding(Part):
 
     def graph_meaning(self) -> OutputKind | None:
         """The second output of an exported graph; None if it is no function of the logits."""
-        return OutputKind("probabilities", "softmax")
+        return OutputKind("probabilities", self.activation)
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The second output of an exported Keras model, by its name."""
@@ -222,10 +218,6 @@ class LabelDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The most probable label."""
         return Prediction(self.names[int(np.argmax(logits))], softmax(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities."""
-        return log_probabilities(scores)
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""

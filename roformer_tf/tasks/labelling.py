@@ -55,9 +55,6 @@ class Labelling(Part):
     span_name: ClassVar[str] = ""
     """What spans of a text are, if the model finds such: "entities"."""
 
-    may_name_labels: ClassVar[bool] = False
-    """Whether --label-names may give the labels of the data other names."""
-
     shares_tokens: ClassVar[bool | None] = None
     """The default of --shared-tokens. None: the task does not have it."""
 
@@ -198,7 +195,12 @@ class Labelling(Part):
         return window_targets(encoded, [self.target(example) for example in examples])
 
     def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """A teacher's logits of each example → of what has a target: (sequences, C)."""
+        """A teacher's logits of each example → of what has a target: (sequences, C).
+
+        Where a loss compares the C candidates of an example: (C, 1) of each example.
+        """
+        if self.task.compares:
+            return [of_example[:, None] for of_example in logits]
         return window_targets(encoded, logits)[0]
 
     def with_soft_targets(

@@ -71,7 +71,21 @@ def test_its_vectors_are_exported(released, tmp_path, eagerly):
     np.testing.assert_allclose(actual, embedder.embed(texts), rtol=0, atol=1e-5)
 
 
-def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):
+@pytest.fixture
+def mined(monkeypatch):
+    """The hard negatives of each training."""
+    seen, mine = [], trial.with_hard_negatives
+
+    def spied(*arguments):
+        data = mine(*arguments)
+        seen.append(data.negatives)
+        return data
+
+    monkeypatch.setattr(trial, "with_hard_negatives", spied)
+    return seen
+
+
+def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch, mined):
     train, micro_batches = written(tmp_path / "train.tsv", 40), []
     result = trainer.VectorTraining
     monkeypatch.setattr(
@@ -98,9 +112,9 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
     shown = capsys.readouterr().out
     assert done == 0
     assert micro_batches == [2]
-    with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["array"].shape[1] == 2
-        assert (file["array"] % 2 == 1).all()  # documents
+    (negatives,) = mined
+    assert negatives.shape[1] == 2
+    assert (negatives % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in shown
     assert "vectors are the output of the checkpoint's pooler" in shown
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
@@ -178,7 +192,7 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
 
 
 @pytest.mark.slow
-def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
+def test_hard_negatives_are_documents(released, tmp_path, eagerly, monkeypatch, mined):
     train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
     monkeypatch.setattr(
         trial, "fed", lambda *arguments: varying.append(arguments[1]) or fed(*arguments)
@@ -190,9 +204,9 @@ def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monke
         )
     assert done == 0
     assert varying == [("side_1",)]  # since documents come again, they are encoded once
-    with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["array"].shape[1] == 2
-        assert (file["array"] % 2 == 1).all()  # documents
+    (negatives,) = mined
+    assert negatives.shape[1] == 2
+    assert (negatives % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):
@@ -213,7 +227,7 @@ def stopped_at(monkeypatch, number):
 
 
 @pytest.mark.slow
-def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
+def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch, mined):
     """With hard negatives by the weights that it began with, and documents that come again."""
     train = written(tmp_path / "train.tsv", 30)
     header, *lines = train.read_text(encoding="utf-8").splitlines()
@@ -226,8 +240,10 @@ def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, m
             stopped_at(patch, 3)
             with pytest.raises(StoppedError):
                 finetune(released("char"), train, tmp_path / "run", *flags)
-        assert (tmp_path / "run" / "negatives.npz").is_file()
         assert not (tmp_path / "run" / "model").exists()
         assert finetune(released("char"), train, tmp_path / "run", *flags) == 0
+    first, begun, resumed = mined
+    assert (first == begun).all()
+    assert (first == resumed).all()
     whole, run = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run"))
     assert run.read_bytes() == whole.read_bytes()

@@ -45,7 +45,7 @@ def test_they_are_those_of_sorting_all_that_do_not_belong(seed):
         assert [token(data, row) for row in chosen] == best
 
 
-def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
+def test_they_are_found_by_the_model(capsys):
     data = data_of([(10, 20), (11, 21), (12, 22), (10, 23)])
     angles = {10: 0, 20: 1, 23: 2, 21: 30, 22: 40, 11: 35, 12: 80}
 
@@ -53,20 +53,16 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
         degrees = np.radians([angles[int(row[1])] for row in inputs["token_ids"]])
         return np.stack([np.cos(degrees), np.sin(degrees)], 1).astype("float32")
 
-    actual = with_hard_negatives(data, model, 2, tmp_path, "data")
+    actual = with_hard_negatives(data, model, 2)
     output = [[token(data, row) for row in item] for item in actual.negatives]
     assert output == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
-    again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read, not found again
-    assert np.array_equal(again.negatives, actual.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
-        with_hard_negatives(data, model, 3, tmp_path, "other data")
+        with_hard_negatives(data, model, 3)
 
 
 @pytest.mark.parametrize(("micro_batches", "encoded_once"), [(1, ("side_1",)), (2, ())])
-def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
-    micro_batches, encoded_once, tmp_path
-):
+def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(micro_batches, encoded_once):
     """But not in micro-batches, which cannot share the encoding of a text."""
     data = data_of([(10, 20), (11, 20), (12, 21), (13, 22), (14, 22)])
 
@@ -74,11 +70,11 @@ def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
         return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
 
     asked = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
-    actual = complete_data(data, "data", model, asked, tmp_path)
+    actual = complete_data(data, model, asked)
     assert actual.negatives.shape == (5, 1)
     assert actual.varying == encoded_once
     settings = VectorConfig(micro_batches=micro_batches)
-    without = complete_data(data, "data", model, settings, tmp_path)
+    without = complete_data(data, model, settings)
     assert without.negatives is None
     assert without.varying == encoded_once
 

@@ -7,7 +7,6 @@ these words already, so a dozen examples teach more than with a new head (patter
 training, Schick and Schütze, arXiv 2001.07676, without its unlabelled texts).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -16,7 +15,6 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_cloze
-from roformer_tf.labelled.encoding import EncodedTexts, Rows
 from roformer_tf.tasks.base import Examples, Task, part
 from roformer_tf.tasks.choices.cloze import ClozeDecoding, ClozeLabelling, ClozeObjective
 from roformer_tf.tasks.classification import (
@@ -52,10 +50,6 @@ class LabelWordsLabelling(ClassificationLabelling):
         texts = [sentence.replace("{text}", GAP.sub("", example.texts[0])) for example in examples]
         rows = [x._replace(texts=(text, *labels)) for x, text in zip(examples, texts, strict=True)]
         return encode_cloze(rows, tokenizer, self.task.max_length)
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """(C, 1) for each example."""
-        return [of_example[:, None] for of_example in logits]
 
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Batches of whole examples; their targets (C,) are 1 for the label."""

@@ -16,7 +16,7 @@ from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, read_texts, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
+from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
@@ -27,7 +27,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
-from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
+from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
@@ -89,10 +89,6 @@ class ListLabelling(Labelling):
         """A row for each candidate."""
         task = self.task
         return encode_choices(examples, tokenizer, task.max_length, task.shared_tokens)
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """(C, 1) for each example: batches are of examples."""
-        return [of_example[:, None] for of_example in logits]
 
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Batches of whole examples."""
@@ -179,10 +175,6 @@ class ChoiceDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The candidate with the highest logit."""
         return Prediction(int(np.argmax(logits)), softmax(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities."""
-        return log_probabilities(scores)
 
     def graph_meaning(self) -> OutputKind | None:
         """None: probabilities depend on all rows of an example."""

@@ -142,15 +142,11 @@ class RerankingObjective(ListObjective):
 class RerankingDecoding(ChoiceDecoding):
     """Logits (C,) → relevance from 0 to 1. The label is empty: an order needs the search, too."""
 
-    chosen_fields: ClassVar[tuple[str, ...]] = ("weight",)
+    activation = "sigmoid"
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """The relevance of each document."""
         return Prediction((), sigmoid(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the odds."""
-        return log_odds(scores)
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with the weight that is best by MRR@10, then nDCG@10; of equal ones the lowest.
@@ -213,10 +209,6 @@ class RerankingMetrics(Metrics):
         """Whether a relevant document is first."""
         return 1 in self._ranks(label, prediction)
 
-    def items(self, label: Label) -> set[Any]:
-        """None: relevance has no kinds."""
-        return set()
-
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The order of the search, which no document's relevance changes."""
         return FIRST_STAGE, [
@@ -226,10 +218,6 @@ class RerankingMetrics(Metrics):
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The rank of the first relevant document."""
         return float(min(self._ranks(label, prediction), default=NOT_FOUND))
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """No labels."""
-        return {"labels": {}, "numbers": {}}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The first relevant document, the document that is first, and the query."""

@@ -234,7 +234,6 @@ class AnswerDecoding(Decoding):
 
     task: "QuestionAnswering"
     graph_part: ClassVar[NetworkPart] = "qa_outputs"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("no_answer_threshold",)
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """An answer needs its context, too: see `read_rows`."""

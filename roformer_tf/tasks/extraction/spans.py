@@ -190,7 +190,6 @@ class SpansDecoding(Decoding):
 
     task: "Spans"
     graph_part: ClassVar[NetworkPart] = "global_pointer"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Pointers of sequences (T, 2K + 2C) → the likeliest spans of examples (M, 4)."""

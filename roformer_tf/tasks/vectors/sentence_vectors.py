@@ -184,7 +184,6 @@ class VectorDecoding(NumberDecoding):
 
     graph_part = "pooled"
     number_name: ClassVar[str] = "cosine"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
 
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts"
