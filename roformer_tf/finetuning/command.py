@@ -40,9 +40,8 @@ from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.task_loss import check_loss
 from roformer_tf.finetuning.teacher import read_unlabelled
-from roformer_tf.finetuning.trainer import InitialState
+from roformer_tf.finetuning.trainer import InitialState, check_loss
 from roformer_tf.finetuning.trial import labels_of
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length

@@ -11,10 +11,10 @@ from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
+from roformer_tf.finetuning.first_stage import search_baselines
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
-from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
