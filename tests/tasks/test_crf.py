@@ -30,7 +30,7 @@ def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
-    for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
+    for together in (32, 2, 1):  # all texts at once, two, each by itself
         monkeypatch.setattr("roformer_tf.tasks.tags.chain.TOGETHER", together)
         paths, shares = best_paths(texts, chain), marginals(texts, chain)
         for scores, path, share in zip(texts, paths, shares, strict=True):

@@ -15,7 +15,7 @@ from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import find_cell, is_missing, read_text
+from roformer_tf.labelled.cells import find_cell, read_text
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.questions import (
@@ -107,25 +107,12 @@ class QuestionLabelling(Labelling):
 
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
-        """The question, its context, its answers and its id, if it has one."""
+        """The question, its context and its answers."""
         question, context = (read_text(row.cells, column) for column in texts)
         answers = None
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
-        name = "" if is_missing(name := row.cells.get("id")) else str(name)
-        return Example((question, context), answers, row.place, id=name)
-
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
-        """Refuse ids that occur twice."""
-        places: dict[str, str] = {}
-        for example in examples:
-            if example.id and places.setdefault(example.id, example.place) != example.place:
-                raise InputError(
-                    f"{example.place} has the id {example.id!r} of {places[example.id]}. Give "
-                    "each question an id of its own, or remove the column id."
-                )
-        return examples
+        return Example((question, context), answers, row.place)
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
