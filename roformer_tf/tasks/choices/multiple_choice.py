@@ -49,6 +49,7 @@ class ListLabelling(Labelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     lists_texts: ClassVar[bool] = True
+    min_labels: ClassVar[int] = 0
     min_candidates: ClassVar[int] = 2
     known_columns: ClassVar[tuple[tuple[str, ...], ...]]
     """Well-known names of the columns, normalized by `folded`."""
@@ -79,11 +80,6 @@ class ListLabelling(Labelling):
     def split_keys(cls, example: Example) -> Sequence[bytes]:
         """The text: with other candidates it stays in the same set."""
         return [text_key(example.texts[:1])]
-
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
-        """Nothing."""
-        return {}
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
         """A row for each candidate."""

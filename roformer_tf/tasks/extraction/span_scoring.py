@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example, Label, ordered
+from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import LabelItem, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, NamedPredictions
-from roformer_tf.tasks.tags.entity_scoring import BEFORE, EntityMetrics
-from roformer_tf.tasks.tags.schemes import marked
+from roformer_tf.tasks.scoring import NamedPredictions
+from roformer_tf.tasks.tags.entity_scoring import EntityMetrics
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction
 from roformer_tf.translation import Message
 
@@ -75,16 +74,9 @@ class SpanMetrics(EntityMetrics):
         wrong = set(label) ^ predicted
         return max(scores[x] if x in predicted else 1 - scores.get(x, 0.0) for x in wrong)
 
-    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
-        """A text from shortly before its first mistake, with true and predicted entities."""
-        wrong = set(example.label) ^ set(prediction.label)
-        begin = max(0, min(start for _, start, _ in wrong) - BEFORE)
-        (text,) = example.texts
-        shown = range(begin, min(begin + CHARACTERS, len(text)))
-        return {
-            "gold": marked(text, example.label, shown),
-            "predicted": marked(text, prediction.label, shown),
-        }
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """As they are."""
+        return list(label)
 
 
 def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tuple[int, int]]:

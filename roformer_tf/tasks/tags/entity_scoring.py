@@ -1,17 +1,18 @@
 """Metrics of tagged units: whole entities, or single units if tags mark no entities."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, Span
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
-from roformer_tf.tasks.tags.schemes import character_spans, marked, offsets, spans
+from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
 
@@ -57,6 +58,21 @@ class EntityMetrics(Metrics):
         """F1 and recall need an entity."""
         names = (metrics.F1.name, metrics.RECALL.name)
         return {} if any(map(self.items, gold)) else dict.fromkeys(names, NO_ENTITY)
+
+    @abstractmethod
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """The entities of a label, in characters of the example's text."""
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """A text from shortly before its first mistake, with true and predicted entities."""
+        text = example.texts[0]
+        gold, predicted = (
+            self.in_characters(example, x) for x in (example.label, prediction.label)
+        )
+        first = min((start for _, start, _ in {*gold} ^ {*predicted}), default=0)
+        begin = max(0, first - BEFORE)
+        shown = range(begin, min(begin + CHARACTERS, len(text)))
+        return {"gold": marked(text, gold, shown), "predicted": marked(text, predicted, shown)}
 
 
 class TaggingMetrics(EntityMetrics):
@@ -131,17 +147,9 @@ class TaggingMetrics(EntityMetrics):
         wrong = ~_agree(label, prediction.label)
         return float(predicted_scores(self.task, prediction)[wrong].max())
 
-    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
-        """A sentence from shortly before its first mistake, with true and predicted entities."""
-        (text,), units = example.texts, example.units
-        # `argmin` of booleans is the first unit whose label is wrong.
-        first, _ = offsets(text, units)[np.argmin(_agree(example.label, prediction.label))]
-        begin = max(0, first - BEFORE)
-        shown = range(begin, min(begin + CHARACTERS, len(text)))
-        return {
-            "gold": marked(text, character_spans(text, units, example.label), shown),
-            "predicted": marked(text, character_spans(text, units, prediction.label), shown),
-        }
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """The entities that the tags mark."""
+        return character_spans(example.texts[0], example.units, label)
 
 
 def _agree(labels: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
