@@ -234,8 +234,10 @@ class _TrialEvents:
             self.save(step)
 
     def stop_if_done(self) -> bool:
-        """Stop the training if none of the last `patience` evaluations was better."""
-        self.trained.stop_training = is_exhausted(self._goodness(), self.trial.config.patience)
+        """Stop the training if none of the last `patience` evaluations was better; 0 for never."""
+        goodness, patience = self._goodness(), self.trial.config.patience
+        since_best = len(goodness) - 1 - int(np.argmax(goodness)) if goodness else 0
+        self.trained.stop_training = 0 < patience <= since_best
         return self.trained.stop_training
 
 
@@ -349,13 +351,6 @@ def compare(
     chosen = task.decoding.with_choices(gold, predictions)
     reread = [chosen.decoding.reread(prediction) for prediction in predictions]
     return chosen, chosen.metrics.compute(gold, reread)
-
-
-def is_exhausted(goodness: Sequence[float], patience: int) -> bool:
-    """Whether none of the last `patience` evaluations was better; never if it is 0."""
-    if not patience or len(goodness) <= patience:
-        return False
-    return len(goodness) - 1 - int(np.argmax(goodness)) >= patience
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

@@ -37,8 +37,8 @@ class Decoding(Part):
 
     graph_part: ClassVar[NetworkPart] = "classifier"
     """The part of an exported network that computes the logits."""
-    activation: ClassVar[Literal["softmax", "sigmoid"]] = "softmax"
-    """What makes probabilities of logits, where scores are probabilities."""
+    activation: ClassVar[Literal["softmax", "sigmoid"] | None] = "softmax"
+    """What makes probabilities of a row's logits; None where they depend on more."""
     lists_labels: ClassVar[bool] = False
     """Whether a prediction has a probability of each label, of which `top_k` may be listed."""
     joined_by: ClassVar[str] = ""
@@ -56,9 +56,9 @@ class Decoding(Part):
         """Logits of sequences → logits of examples, as `predict` takes them."""
         return mean_of_rows(row_logits, encoded)
 
-    @abstractmethod
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The prediction for one example, from its logits."""
+        """The prediction for one example, from its logits, unless `read_rows` needs more."""
+        raise NotImplementedError(f"{type(self).__name__} has only read_rows")
 
     def predict_all(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
         """The predictions for several examples, from the logits of each."""
@@ -76,7 +76,7 @@ class Decoding(Part):
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logits float64 for which `predict` gives these scores, in the shape of the scores."""
-        return log_probabilities(scores) if self.activation == "softmax" else log_odds(scores)
+        return log_odds(scores) if self.activation == "sigmoid" else log_probabilities(scores)
 
     def soft_targets(self, prediction: Prediction) -> np.ndarray:
         """What a student learns from a teacher's prediction: `Labelling.with_soft_targets`."""
@@ -150,7 +150,7 @@ class Decoding(Part):
 
     def graph_meaning(self) -> OutputKind | None:
         """The second output of an exported graph; None if it is no function of the logits."""
-        return OutputKind("probabilities", self.activation)
+        return OutputKind("probabilities", self.activation) if self.activation else None
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The second output of an exported Keras model, by its name."""
@@ -196,9 +196,9 @@ class Decoding(Part):
     def cell_names(self) -> list[str]:
         """Column names of a prediction in a table: the label, and its probabilities."""
 
-    @abstractmethod
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """The cells of these columns: texts, numbers or tuples of them; lists become JSON."""
+        return list(self.as_json(example, prediction).values())
 
     @abstractmethod
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -261,10 +261,6 @@ class NumberDecoding(Decoding):
     def cell_names(self) -> list[str]:
         """The number's name."""
         return [self.number_name]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The number."""
-        return [shortest(prediction.scores[0])]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """The number by its name."""

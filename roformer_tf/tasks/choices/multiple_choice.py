@@ -7,11 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, read_texts, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
@@ -164,6 +163,8 @@ class ListObjective(TrainingObjective):
 class ChoiceDecoding(Decoding):
     """Logits (C,), one a candidate → the index of the best. Scores (C,): their softmax."""
 
+    activation: ClassVar[Literal["softmax", "sigmoid"] | None] = None
+
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """The logits of an example's rows in one array."""
         return rows_side_by_side(row_logits, encoded)
@@ -171,10 +172,6 @@ class ChoiceDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The candidate with the highest logit."""
         return Prediction(int(np.argmax(logits)), softmax(logits))
-
-    def graph_meaning(self) -> OutputKind | None:
-        """None: probabilities depend on all rows of an example."""
-        return None
 
     def cell_names(self) -> list[str]:
         """label, choice, scores."""

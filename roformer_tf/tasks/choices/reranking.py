@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_text, to_number
 from roformer_tf.labelled.column_names import DOCUMENTS
@@ -165,22 +164,18 @@ class RerankingDecoding(ChoiceDecoding):
         """The relevance of each document."""
         return label.relevance
 
-    def graph_meaning(self) -> OutputKind:
-        """The relevance of a document."""
-        return OutputKind("probabilities", "sigmoid")
-
     def cell_names(self) -> list[str]:
         """score."""
         return ["score"]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The relevance of the document, or of each document of a list."""
-        scores = list(map(shortest, prediction.scores))
-        return [scores[0] if len(scores) == 1 else scores]
+        """The score."""
+        return list(self.as_json(example, prediction).values())
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """score: the relevance, from 0 to 1."""
-        return {"score": self.cells(example, prediction)[0]}
+        """score: the relevance of the document, from 0 to 1, or of each document of a list."""
+        scores = list(map(shortest, prediction.scores))
+        return {"score": scores[0] if len(scores) == 1 else scores}
 
 
 class RerankingMetrics(Metrics):

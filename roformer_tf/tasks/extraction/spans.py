@@ -190,6 +190,7 @@ class SpansDecoding(Decoding):
 
     task: "Spans"
     graph_part: ClassVar[NetworkPart] = "global_pointer"
+    activation = None
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Pointers of sequences (T, 2K + 2C) → the likeliest spans of examples (M, 4)."""
@@ -222,16 +223,9 @@ class SpansDecoding(Decoding):
         threshold = float(STEPS[np.argmax(f1)])
         return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
 
-    def graph_meaning(self) -> None:
-        """No probabilities: they are not of tokens."""
-
     def cell_names(self) -> list[str]:
         """spans."""
         return ["spans"]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The spans as a list of dictionaries."""
-        return [self.as_json(example, prediction)["spans"]]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """spans: start, end, label, text and score of each, in the order of the text."""

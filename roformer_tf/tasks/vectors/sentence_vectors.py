@@ -204,10 +204,6 @@ class VectorDecoding(NumberDecoding):
         """
         raise NotImplementedError
 
-    def predict(self, logits: np.ndarray) -> Prediction:
-        """Never called: a prediction needs the vectors of a whole set."""
-        raise NotImplementedError("read_rows compares all vectors of a set")
-
     def config_values(self) -> dict[str, Any]:
         """Nothing: vectors have no labels."""
         return {}
