@@ -18,13 +18,13 @@ from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
-from roformer_tf.tasks.extraction.span_scoring import SpanMetrics
 from roformer_tf.tasks.labelling import teacher_weights
 from roformer_tf.tasks.losses import mixed
 from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
+from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
 from roformer_tf.tasks.tags.schemes import character_spans
 from roformer_tf.translation import Message
 
