@@ -19,8 +19,8 @@ from roformer_tf.inference.prediction_files import cell_names, cells, prediction
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.terminal import say
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine

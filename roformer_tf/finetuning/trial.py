@@ -32,10 +32,10 @@ from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import FittedTfIdf
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
+from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint

@@ -3,7 +3,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks import baselines, tfidf
+from roformer_tf.tasks import tfidf
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Translator
@@ -106,13 +106,13 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     metric = task.metrics.usable()[1]
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        fit = baselines.TfIdfModel.fit
+        fit = tfidf.TfIdfModel.fit
 
         def fitted(task, examples, setting, counts):
             tried.append(setting)
             return fit(task, examples, setting, counts)
 
-        patch.setattr(baselines.TfIdfModel, "fit", fitted)
+        patch.setattr(tfidf.TfIdfModel, "fit", fitted)
         words, _ = baseline_of(task, training, test, noisy, metric)
     assert "chosen on the validation set" in words
     assert "在验证集上选取" in Translator("zh")(words)
@@ -124,10 +124,10 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     assert f"TF-IDF of {unit} +" in words
     assert f"min_df {last[1]}," in words
     actual = {}
-    for setting in baselines.COUNTED:  # by another route: each setting as the only one
+    for setting in tfidf.COUNTED:  # by another route: each setting as the only one
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(baselines, "COUNTED", [setting])
-            patch.setattr(baselines, "STRENGTHS", (10.0,))
+            patch.setattr(tfidf, "COUNTED", [setting])
+            patch.setattr(tfidf, "STRENGTHS", (10.0,))
             _, answers = baseline_of(task, training, noisy, noisy)
         gold = [item.label for item in noisy]
         actual[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
@@ -170,9 +170,9 @@ def test_three_examples_and_rare_labels_are_enough(recwarn):
 
 
 def test_long_training_sets_are_thinned_and_this_is_reported(monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
+    monkeypatch.setattr(tfidf, "MAX_CHARACTERS", 1000)
     training = [*examples("classification", 200, 0)]
-    kept = baselines._at_most(training, 1000)
+    kept = tfidf._at_most(training, 1000)
     assert sum(len(item.texts[0]) for item in kept) <= 1100
     title, _, _ = evaluate("classification", training, training[:5])
     assert title.endswith(f", fitted to {len(kept)} of 200 training examples")
@@ -180,8 +180,8 @@ def test_long_training_sets_are_thinned_and_this_is_reported(monkeypatch):
 
 def test_a_thinned_training_set_has_every_second_row():
     alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
-    assert {item.label for item in baselines._at_most(alternating, 500)} == {"0", "1"}
-    assert baselines._at_most(alternating, 1000) is alternating
+    assert {item.label for item in tfidf._at_most(alternating, 500)} == {"0", "1"}
+    assert tfidf._at_most(alternating, 1000) is alternating
 
 
 def test_shared_characters_rank_triples_and_ties_are_wrong():

@@ -2,20 +2,22 @@
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
+
+# Units of known entities → their labels.
+Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 NO_ENTITY = Message("the data have no entity")
 LONGEST_MATCH = Message("longest match with the entities of the training set")
@@ -235,3 +237,37 @@ def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tup
                 break
             if text[start : start + length] in known:
                 yield start, start + length
+
+
+def known_entities(training: Examples, test: Examples) -> list[tuple[str, ...]]:
+    """Label the training set's entities wherever they occur: longest match, left to right."""
+    counted = Counter(label for example in training for label in example.label)
+    # An unknown unit is outside all entities, or, in word segmentation, a word of its own.
+    usual = [label for label in ("O", "S") if label in counted]
+    other = usual[0] if usual else counted.most_common(1)[0][0]
+    known = _entities_of(training)
+    if other == "O":  # a single character that was once a name is usually a plain word
+        known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
+    lengths = sorted({len(units) for units in known}, reverse=True)
+    return [tuple(_match(example.units, known, lengths, other)) for example in test]
+
+
+def _entities_of(training: Examples) -> Entities:
+    """By the units of each entity, their most frequent labels."""
+    counts: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for example in training:
+        labels = example.label
+        for _, first, end in spans(labels):
+            counts[example.units[first:end]][tuple(labels[first:end])] += 1
+    return {units: labels.most_common(1)[0][0] for units, labels in counts.items()}
+
+
+def _match(
+    units: tuple[str, ...], known: Entities, lengths: Sequence[int], other: str
+) -> list[str]:
+    """The labels of the units: at each position the longest known entity that begins there."""
+    labels: list[str] = []
+    while (start := len(labels)) < len(units):
+        candidates = (units[start : start + length] for length in lengths)
+        labels += next((known[entity] for entity in candidates if entity in known), (other,))
+    return labels
