@@ -195,12 +195,7 @@ class Labelling(Part):
         return window_targets(encoded, [self.target(example) for example in examples])
 
     def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """A teacher's logits of each example → of what has a target: (sequences, C).
-
-        Where a loss compares the C candidates of an example: (C, 1) of each example.
-        """
-        if self.task.compares:
-            return [of_example[:, None] for of_example in logits]
+        """A teacher's logits of each example → of what has a target: (sequences, C)."""
         return window_targets(encoded, logits)[0]
 
     def with_soft_targets(
@@ -211,9 +206,10 @@ class Labelling(Part):
         logits: a teacher's of each example, as of `Decoding.soft_targets`. The first `labelled`
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
-        soft, of_row = self.soft_rows(data.encoded, logits), data.encoded.example
-        # Where examples have several candidates, targets are of examples, not of sequences.
-        numbers = of_row if len(of_row) == len(soft) else np.arange(len(soft))
+        if self.task.compares:  # targets are of examples, (C,) of their candidates
+            soft, numbers = [x[:, None] for x in logits], np.arange(len(logits))
+        else:
+            soft, numbers = self.soft_rows(data.encoded, logits), data.encoded.example
         shares = teacher_weights(numbers, labelled)
         targets = [_joined(*each) for each in zip(data.targets, soft, shares, strict=True)]
         # A list where sequences have targets of different shapes, as `RowBatches` expects it.
