@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
@@ -140,7 +141,8 @@ class Results:
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
             if not trial.cross_validated:
-                checked = checked.without(example.texts for example in trial.train)
+                new = ~duplicates(trial.train, trial.valid).in_train
+                checked = CheckedSet._make(list(compress(part, new)) for part in checked)
             sets.append(checked)
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"

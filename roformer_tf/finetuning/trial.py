@@ -149,7 +149,7 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     # Vectors are not computed in bfloat16, nor by a graph.
-    engine: Any = ("keras", "float32") if task.separate_texts or task.writes else ()
+    engine: Any = ("keras", "float32") if task.separate_texts else ()
     opened = open_finetuned(trial.folder / BEST, *engine)
     alone = {name: predict_encoded(opened.model, opened.task, x) for name, x in encoded.items()}
     if trial.cross_validated:

@@ -83,17 +83,6 @@ def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
     assert (written["checked"], written["reason"]) == (0, reason)
 
 
-def test_texts_of_training_are_not_checked():
-    """In any width and spacing: the models were trained on them."""
-    examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
-    predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
-    checked = CheckedSet(examples, predictions, predictions).without([["甲A "], ["丙丙"]])
-    assert [item.texts[0] for item in checked.examples] == ["乙", "丙"]
-    assert [item.label for item in checked.predictions] == ["1", "2"]
-    assert checked.baseline == checked.predictions
-    assert CheckedSet(examples, predictions, ()).without([["乙"]]).baseline == []
-
-
 def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
     checked_labels("数据.XLSX", texts=("=甲", "乙"), name="pair").write(tmp_path)
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active
