@@ -207,7 +207,8 @@ class Labelling(Part):
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
         if self.task.compares:  # targets are of examples, (C,) of their candidates
-            soft, numbers = [x[:, None] for x in logits], np.arange(len(logits))
+            soft: Rows = [x[:, None] for x in logits]
+            numbers = np.arange(len(logits))
         else:
             soft, numbers = self.soft_rows(data.encoded, logits), data.encoded.example
         shares = teacher_weights(numbers, labelled)
