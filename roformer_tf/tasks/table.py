@@ -17,7 +17,7 @@ from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 
 # If the columns of a file suit several tasks, the first one is chosen.
 TASKS: dict[str, type[Task]] = {

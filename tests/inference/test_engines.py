@@ -20,7 +20,7 @@ from roformer_tf.inference.opening import (
 )
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from tests.inference.conftest import TASKS, TOKENIZER
 from tests.support.finetuned import load_finetuned

@@ -1,15 +1,14 @@
 """Texts that belong together: the vector of each query is nearest to that of its document.
 
 Examples are pairs, triples with a text that does not belong, or single texts. Of a single text, a
-sentence belongs to the passage around it. `--task embedding` is this task, or that of
-`scored_pairs`.
+sentence belongs to the passage around it.
 """
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -20,11 +19,10 @@ from roformer_tf.labelled.passages import Passages
 from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches, fitting_rows
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.scoring import JsonObject, shortened
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts, query_figures
-from roformer_tf.tasks.vectors.scored_pairs import ScoredMetrics, ScoredPairs, few_levels
 from roformer_tf.tasks.vectors.sentence_vectors import (
     SentenceVectors,
     VectorDecoding,
@@ -207,38 +205,3 @@ class Retrieval(SentenceVectors):
     objective = part(RetrievalObjective)
     decoding = part(RetrievalDecoding)
     metrics = part(RetrievalMetrics)
-
-
-class EmbeddingMetrics(RetrievalMetrics):
-    """The metrics of both tasks by name: `embedding` is the only task name in a report."""
-
-    all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, *ScoredMetrics.all)
-
-
-class Embedding(Retrieval):
-    """The task of `--task embedding`: retrieval, or scored pairs if its examples have scores."""
-
-    metrics = part(EmbeddingMetrics)
-
-    @classmethod
-    def from_examples(cls, training: Examples, **settings: Any) -> Task:
-        """Retrieval or scored pairs. Raises InputError if nothing can be learned."""
-        if data_of(training) == "scores":
-            return ScoredPairs.from_examples(training, **settings)
-        return super().from_examples(training, **settings)
-
-    @classmethod
-    def from_settings(cls, **settings: Any) -> Task:
-        """The task with these settings: retrieval or scored pairs."""
-        return ScoredPairs(**settings) if settings.get("data") == "scores" else cls(**settings)
-
-    @classmethod
-    def adapted(cls, task: Any, examples: Examples) -> Task:
-        """The task for another kind of data than that of the training."""
-        data = data_of(examples)
-        if data == task.data:
-            return cast(Task, task)
-        # The learned settings stay, such as the threshold; the kind of data changes.
-        settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        levels = few_levels(examples) if data == "scores" else ()
-        return cls.from_settings(**settings | {"data": data, "levels": levels})
