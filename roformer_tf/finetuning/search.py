@@ -1,24 +1,28 @@
 """The trainings of a fine-tuning run: one, or those that seeds, folds and a sweep ask for."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import teacher_predictions, teacher_vectors
+from roformer_tf.finetuning.teacher import teacher_predictions
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.tfidf import FittedTfIdf, fit_tfidf
-from roformer_tf.terminal import say
+from roformer_tf.terminal import Progress, say
 from roformer_tf.training.run_files import TRIALS
+from roformer_tf.translation import Message
 
 # Factors on the learning rate in a sweep.
 SWEEP = (0.5, 1.0, 2.0, 4.0)
@@ -206,3 +210,10 @@ class Search:
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error
                 self.fitted[id(train)] = None  # the report's baseline gives the reason
         return self.fitted[id(train)]
+
+
+def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
+    embedder = VectorSettings().open(source)
+    say("the teacher is {described}", described=embedder.described)
+    return embedder.embed(Progress(texts, desc=Message("teacher"), unit=Message("texts")))

@@ -2,7 +2,8 @@
 
 A teacher of labels is a fine-tuned model of the same task. It predicts all examples once, before
 the training, with its own tokenizer and maximum length. Or its predictions are in columns of the
-files, as `predict` writes them. The teacher of paraphrases may be any model with vectors.
+files, as `predict` writes them. The teacher of paraphrases, which may be any model with vectors, is
+in `search`.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,6 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.examples import Example
@@ -66,13 +66,6 @@ def teacher_predictions(
             predictions += finetuned.predict(examples[start : start + CHUNK])
             bar.update(len(predictions) - start)
     return predictions
-
-
-def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
-    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
-    embedder = VectorSettings().open(source)
-    say("the teacher is {described}", described=embedder.described)
-    return embedder.embed(Progress(texts, desc=Message("teacher"), unit=Message("texts")))
 
 
 def stored_predictions(

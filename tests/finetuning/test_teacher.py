@@ -5,8 +5,8 @@ from functools import partial
 import numpy as np
 import pytest
 
+from roformer_tf.finetuning.search import teacher_vectors
 from roformer_tf.finetuning.settings import VectorConfig
-from roformer_tf.finetuning.teacher import teacher_vectors
 from roformer_tf.finetuning.trial import complete_data
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
