@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from roformer_tf.finetuning.first_stage import search_baselines
+from roformer_tf.finetuning.results import search_baselines
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
