@@ -282,11 +282,7 @@ def search_baselines(
     for name, method in METHODS.items():
         predictions = _search_predictions(task, test, tokenizer, method)
         if isinstance(task, ScoredPairs) and task.is_binary:
-            on_valid = (
-                predictions
-                if test is valid
-                else _search_predictions(task, valid, tokenizer, method)
-            )
+            on_valid = _search_predictions(task, valid, tokenizer, method)
             near = task.is_near([example.label for example in valid])
             threshold = best_threshold(np.array([x.label for x in on_valid]), near)
             # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
