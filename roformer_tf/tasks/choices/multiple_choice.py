@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
-# Of transformers' models. Their layer is linear: the mean of its outputs is its output for the mean.
+# In transformers. The layer is linear: the mean of its outputs is its output for the mean.
 SUMMARIES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
     "last": lambda logits: logits[-1],
     "first": lambda logits: logits[0],
