@@ -12,8 +12,8 @@ from pathlib import Path
 
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.reading import find_layout, read_examples
-from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import fit_tfidf
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import keras
 import pytest
 
 import roformer_tf
-from roformer_tf.finetuning.task_loss import TaskLoss
+from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.registration import CLASSES, register
 from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon, WarmupDecay

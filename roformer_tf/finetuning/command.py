@@ -40,9 +40,8 @@ from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.task_loss import check_loss
 from roformer_tf.finetuning.teacher import read_unlabelled
-from roformer_tf.finetuning.trainer import InitialState
+from roformer_tf.finetuning.trainer import InitialState, check_loss
 from roformer_tf.finetuning.trial import labels_of
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
@@ -253,7 +252,9 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "shared_tokens": config.shared_tokens == "yes"
         and kind.shares_tokens is None
         and "pair, reranking and question-answering",
-        "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
+        "label_names": config.label_names
+        and not task.decoding.lists_labels
+        and "labels of whole texts",
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }

@@ -23,17 +23,6 @@ if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
 
-_USUAL_WAY = (
-    "LabelledDataset(examples, task) needs a list of Example, whose texts are a tuple of str, and "
-    "a Task. The usual way is LabelledDataset.from_file(path), which creates both."
-)
-
-
-def _check_type(what: str, value: Any, kind: type, advice: str) -> None:
-    if not isinstance(value, kind):
-        raise InputError(f"{what} is a {type(value).__name__}. {advice}")
-
-
 @dataclass(frozen=True)
 class LabelledDataset:
     """Examples and their task.
@@ -50,12 +39,14 @@ class LabelledDataset:
     task: Task
 
     def __post_init__(self) -> None:
-        _check_type("the task", self.task, Task, _USUAL_WAY)
         # A generator would be used up before the training begins.
-        _check_type("the list of examples", self.examples, Sequence, _USUAL_WAY)
-        for number, example in enumerate(self.examples):
-            _check_type(f"example {number}", example, Example, _USUAL_WAY)
-            _check_type(f"the text of example {number}", example.texts, tuple, _USUAL_WAY)
+        is_list = isinstance(self.examples, Sequence)
+        are_examples = is_list and all(isinstance(x, Example) for x in self.examples)
+        if not (are_examples and isinstance(self.task, Task)):
+            raise InputError(
+                "LabelledDataset(examples, task) needs a list of Example and a Task. The usual way "
+                "is LabelledDataset.from_file(path), which creates both."
+            )
 
     @classmethod
     def from_file(
@@ -76,7 +67,6 @@ class LabelledDataset:
         """
         if task is not None and task not in TASKS:
             raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
-        _check_type("max_length", max_length, int, "Give a number.")
         check_number("max_length", max_length, at_least=SPECIALS + 1)
         if long_texts not in get_args(LongTexts):
             choices = ", ".join(get_args(LongTexts))
@@ -118,7 +108,6 @@ class LabelledDataset:
         """
         if self.task.separate_texts or self.task.compares:
             raise InputError(f"{self.task.name} compares sequences: use roformer_tf.finetune.")
-        _check_type("the tokenizer", tokenizer, RoFormerTokenizer, "Give model.tokenizer.")
         check_number("batch_size", batch_size, at_least=1)
         encoded = self.task.labelling.encode(self.examples, tokenizer)
         targets, weights = self.task.labelling.row_targets(encoded, self.examples)

@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roformer_tf.finetuning.search_baselines import scores_of
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
-from roformer_tf.search.keywords import BM25, hybrid_scores
+from roformer_tf.search.keywords import BM25, hybrid_scores, scores_of
 from roformer_tf.tasks.choices.reranking import Judgment
 from roformer_tf.terminal import say
 from roformer_tf.top_k import top_k

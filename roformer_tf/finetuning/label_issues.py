@@ -4,9 +4,8 @@ Only validation sets are checked, because the model was not trained on them. The
 to correct only labels that the model rejects would make its figures too good.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import compress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,7 +14,6 @@ import numpy as np
 from roformer_tf.files import remove
 from roformer_tf.inference.prediction_files import prediction_file, text_names
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.probabilities import (
     LabelIssue,
@@ -44,12 +42,6 @@ class CheckedSet(NamedTuple):
     predictions: Sequence[Prediction]
     # The baseline's; empty where there is none.
     baseline: Sequence[Prediction]
-
-    def without(self, texts: Iterable[Sequence[str]]) -> "CheckedSet":
-        """The set without examples with these texts, such as those of the training examples."""
-        known = {example_key(parts) for parts in texts}
-        new = [example_key(example.texts) not in known for example in self.examples]
-        return CheckedSet._make(list(compress(part, new)) for part in self)
 
 
 @dataclass(frozen=True)

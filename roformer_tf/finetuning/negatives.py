@@ -1,17 +1,12 @@
-"""Hard negatives: texts with similar vectors although they do not match.
-
-FOLDER/negatives.npz   for resuming a training: computed once, from its first weights
-"""
+"""Hard negatives: texts with similar vectors although they do not match."""
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import temporary_file
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
@@ -24,35 +19,16 @@ from roformer_tf.top_k import top_k
 SCORES_AT_ONCE = 8_000_000
 
 
-def computed_once(path: Path, fingerprint: str, compute: Callable[[], np.ndarray]) -> np.ndarray:
-    """The array in a file if it belongs to this data; otherwise it is computed and written."""
-    if path.is_file():
-        with np.load(path) as known:
-            if str(known["fingerprint"]) == fingerprint:
-                return np.asarray(known["array"])
-    array = compute()
-    with temporary_file(path) as partial, partial.open("wb") as file:
-        np.savez(file, array=array, fingerprint=fingerprint)
-    return array
-
-
-def with_hard_negatives(
-    data: SideBatches, model: PretrainedModel, count: int, folder: Path, fingerprint: str
-) -> SideBatches:
+def with_hard_negatives(data: SideBatches, model: PretrainedModel, count: int) -> SideBatches:
     """Add to each example, as negatives, the `count` nearest texts that do not belong to its first.
 
     model: gives a vector (H,) of each sequence. Candidates are all other second and third texts of
     the examples; the nearest have the largest cosines. Raises InputError if there are too few.
     """
-
-    def compute() -> np.ndarray:
-        say("looking for the {count} nearest texts that do not belong to each", count=count)
-        different, text_of = different_rows(data.encoded.token_ids)
-        vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in different]))
-        return nearest_others(data, text_of, vectors, count)
-
-    negatives = computed_once(folder / "negatives.npz", fingerprint, compute)
-    return dataclasses.replace(data, negatives=negatives)
+    say("looking for the {count} nearest texts that do not belong to each", count=count)
+    different, text_of = different_rows(data.encoded.token_ids)
+    vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in different]))
+    return dataclasses.replace(data, negatives=nearest_others(data, text_of, vectors, count))
 
 
 def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:

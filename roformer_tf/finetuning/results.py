@@ -4,8 +4,11 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -14,18 +17,23 @@ from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
-from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
-from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.baselines import fit_tfidf
+from roformer_tf.labelled.text_sides import EncodedSides
+from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
+from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.tasks.tfidf import fit_tfidf
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.sentence_vectors import SentenceVectors
 from roformer_tf.terminal import say
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
-from roformer_tf.translation import Translator, terminal_language
+from roformer_tf.translation import Message, Translator, terminal_language
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search
@@ -37,6 +45,11 @@ Predictions: TypeAlias = "Callable[[TrialResult], dict[str, list[Prediction]]]"
 PREDICTIONS = "predictions.tsv"
 # Its column with the labels of the data.
 GOLD = "gold"
+# Searches that vectors are compared with.
+METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
+    Message("BM25 of words"): BM25,
+    Message("TF-IDF cosine of 1–3 characters"): TfIdfSearch,
+}
 
 
 class FittedBaseline(NamedTuple):
@@ -140,7 +153,8 @@ class Results:
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
             if not trial.cross_validated:
-                checked = checked.without(example.texts for example in trial.train)
+                new = ~duplicates(trial.train, trial.valid).in_train
+                checked = CheckedSet._make(list(compress(part, new)) for part in checked)
             sets.append(checked)
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"
@@ -251,6 +265,47 @@ class Results:
         lengths = labelling.encode(examples, tokenizer).lengths
         more["in_no_window"] = labelling.in_no_window(examples, tokenizer)
         return EvaluatedSet(examples=examples, lengths=lengths, **more)
+
+
+def search_baselines(
+    task: Task, valid: Sequence[Example], test: Sequence[Example], tokenizer: RoFormerTokenizer
+) -> list[tuple[Message, list[Prediction]]]:
+    """The name of each method, and its predictions for `test` in the form of the model's.
+
+    If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
+    """
+    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are encoded separately
+    baselines = []
+    for name, method in METHODS.items():
+        predictions = _search_predictions(task, test, tokenizer, method)
+        if isinstance(task, ScoredPairs) and task.is_binary:
+            on_valid = _search_predictions(task, valid, tokenizer, method)
+            near = task.is_near([example.label for example in valid])
+            threshold = best_threshold(np.array([x.label for x in on_valid]), near)
+            # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
+            predictions = [
+                Prediction(x.label - threshold + task.threshold, x.scores) for x in predictions
+            ]
+        baselines.append((name, predictions))
+    return baselines
+
+
+def _search_predictions(
+    task: SentenceVectors,
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
+    method: type[BM25] | type[TfIdfSearch],
+) -> list[Prediction]:
+    """Search among the other texts of the examples by their first ones."""
+    encoded = task.labelling.encode(examples, tokenizer)
+    assert isinstance(encoded, EncodedSides)
+    different = DifferentTexts.of(encoded)
+    # Texts come example by example, `sides` of each: the queries are every first one.
+    spelled = task.labelling.evaluated_texts(examples, tokenizer)
+    sides = len(spelled) // len(examples)
+    rows = different.examples * sides + different.sides
+    index = method([spelled[row] for row in rows.tolist()])
+    return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
 
 
 def print_summary(output: Path, report: Mapping[str, Any]) -> None:

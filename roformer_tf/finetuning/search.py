@@ -18,8 +18,8 @@ from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import FittedTfIdf, fit_tfidf
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.tfidf import FittedTfIdf, fit_tfidf
 from roformer_tf.terminal import Progress, say
 from roformer_tf.training.run_files import TRIALS
 from roformer_tf.translation import Message

@@ -1,9 +1,7 @@
 """One training of a fine-tuning run: a checkpoint's encoder → predictions of the best weights.
 
 FOLDER/best/          the best weights so far, as a model folder
-FOLDER/valid.json     fingerprint of the validation examples
 FOLDER/checkpoints/   for resuming a killed training; removed when it is finished
-FOLDER/teacher.npz    of paraphrases with --teacher: its vectors of the texts
 FOLDER/held_out.npy   with --method vectors, logits of each fold from the rest
 FOLDER/result.json    written when it is finished
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
@@ -15,7 +13,6 @@ import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +22,7 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, remove, temporary_file, temporary_folder, write_json
 from roformer_tf.finetuning.frozen import fit_head
-from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
+from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
@@ -35,13 +32,13 @@ from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.baselines import FittedTfIdf
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
+from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog
-from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
+from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
 from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
@@ -58,7 +55,6 @@ from roformer_tf.translation import Message
 if TYPE_CHECKING:
     from roformer_tf.finetuning.trainer import InitialState, Trainer
 
-VALID = "valid.json"
 HELD_OUT = "held_out.npy"
 ANEW = "Give another --output to start anew."
 # Mean number of examples for each different second text from which it is encoded once for all of
@@ -132,10 +128,11 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     encoded = {name: task.labelling.encode(x, initial.tokenizer) for name, x in sets.items()}
     examples = [*trial.train, *trial.unlabelled]
     data = task.labelling.training_data(examples, initial.tokenizer)
-    data_id = fingerprint(data.fingerprinted())
+    # The validation examples have chosen the best weights so far, so they belong to a training.
+    valid = [*encoded["valid"].token_ids, *map(task.labelling.target, trial.valid)]
+    data_id = fingerprint([*data.fingerprinted(), *valid])
     if trial.soft_targets:
         data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
-    _check_valid(trial, encoded["valid"], task)
     path = trial.folder / RESULT
     if not path.exists():
         began = time.perf_counter()
@@ -151,11 +148,13 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
             "and settings to continue, or another --output to start anew."
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
-    model, chosen, choice = _open_best(initial, task, trial.folder / BEST)
-    alone = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
+    # Vectors are not computed in bfloat16, nor by a graph.
+    engine: Any = ("keras", "float32") if task.separate_texts else ()
+    opened = open_finetuned(trial.folder / BEST, *engine)
+    alone = {name: predict_encoded(opened.model, opened.task, x) for name, x in encoded.items()}
     if trial.cross_validated:
         alone["valid"] = task.decoding.predict_all(np.load(trial.folder / HELD_OUT))
-    task = task.decoding.with_choices_of(chosen)
+    task = load_task(trial.folder / BEST)
     predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
     if tfidf is not None:
         parts = tfidf.model, trial.valid, alone["valid"]
@@ -177,22 +176,11 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
         {name: task.metrics.compute(labels_of(x), predictions[name]) for name, x in sets.items()},
         task,
         finished["seconds"],
-        choice=choice,
+        choice=opened.choice,
         alone=alone,
         tfidf=tfidf,
         lexical=lexical,
     )
-
-
-def _open_best(initial: "InitialState", task: Task, folder: Path) -> tuple[Any, Task, Choice]:
-    """The model of a folder as `predict` opens it, and the task with its choices."""
-    if not (task.separate_texts or task.writes):
-        opened = open_finetuned(folder)
-        if opened.choice.engine != "keras":
-            return opened.model, opened.task, opened.choice
-    model = dataclasses.replace(initial, precision="float32").model(task)
-    model.load_pretrained(folder)
-    return model, task.decoding.with_choices_of(load_task(folder)), Choice("keras", "float32")
 
 
 @dataclass
@@ -246,8 +234,10 @@ class _TrialEvents:
             self.save(step)
 
     def stop_if_done(self) -> bool:
-        """Stop the training if none of the last `patience` evaluations was better."""
-        self.trained.stop_training = is_exhausted(self._goodness(), self.trial.config.patience)
+        """Stop the training if none of the last `patience` evaluations was better; 0 for never."""
+        goodness, patience = self._goodness(), self.trial.config.patience
+        since_best = len(goodness) - 1 - int(np.argmax(goodness)) if goodness else 0
+        self.trained.stop_training = 0 < patience <= since_best
         return self.trained.stop_training
 
 
@@ -292,7 +282,7 @@ def fit(
     model, trained = trainer.begin(trial.seed, config.optimizer, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
-    data = complete_data(data, data_id, model, config.vectors, folder, trial.teacher)
+    data = complete_data(data, model, config.vectors, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
     span: dict[str, Any] = {"start": start, "last": steps}
     board = folder / "tensorboard"
@@ -339,10 +329,8 @@ def fit(
 
 def complete_data(
     data: TrainingData,
-    data_id: str,
     model: PretrainedModel,
     vectors: VectorConfig,
-    folder: Path,
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None,
 ) -> TrainingData:
     """The data with hard negatives of the model or vectors of a teacher, if configured."""
@@ -350,10 +338,9 @@ def complete_data(
         # Examples of different micro-batches could not share the encoding of a text.
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
     if vectors.hard_negatives and isinstance(data, SideBatches):
-        return with_hard_negatives(data, model, vectors.hard_negatives, folder, data_id)
+        return with_hard_negatives(data, model, vectors.hard_negatives)
     if teacher and isinstance(data, ParaphraseBatches):
-        known = computed_once(folder / "teacher.npz", data_id, partial(teacher, data.spelled))
-        return dataclasses.replace(data, teacher=known)
+        return dataclasses.replace(data, teacher=teacher(data.spelled))
     return data
 
 
@@ -364,29 +351,6 @@ def compare(
     chosen = task.decoding.with_choices(gold, predictions)
     reread = [chosen.decoding.reread(prediction) for prediction in predictions]
     return chosen, chosen.metrics.compute(gold, reread)
-
-
-def is_exhausted(goodness: Sequence[float], patience: int) -> bool:
-    """Whether none of the last `patience` evaluations was better; never if it is 0."""
-    if not patience or len(goodness) <= patience:
-        return False
-    return len(goodness) - 1 - int(np.argmax(goodness)) >= patience
-
-
-def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
-    """Raise InputError if earlier weights were chosen by other validation examples than these."""
-    targets = (task.labelling.target(example) for example in trial.valid)
-    valid_id = fingerprint([*valid.token_ids, *targets])
-    known = trial.folder / VALID
-    begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
-    if not (begun and known.exists()):
-        write_json(known, {"fingerprint": valid_id})
-    elif read_json(known, ANEW)["fingerprint"] != valid_id:
-        raise InputError(
-            f"{trial.folder} holds a training whose best weights were chosen by other validation "
-            "examples than these. Give the same --valid to continue, or another --output to start "
-            "anew."
-        )
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

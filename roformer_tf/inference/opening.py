@@ -41,7 +41,7 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.choices.summary import SummaryChoices
+from roformer_tf.tasks.choices.multiple_choice import SummaryChoices
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.table import parse_task, task_of_problem

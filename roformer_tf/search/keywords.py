@@ -5,7 +5,7 @@ The latter are what every search by vectors is to be compared with.
 
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -14,6 +14,8 @@ from roformer_tf.tokenizers.segmentation import segment
 
 # BM25's usual constants: how fast a word that comes again counts less, how much length counts.
 K1, B = 1.2, 0.75
+# Queries of which all scores are in memory.
+AT_ONCE = 256
 # Characters of a term of TF-IDF.
 NGRAMS = (1, 3)
 _CHINESE = "\u3400-\u9fff\U00020000-\U0003ffff"
@@ -88,3 +90,9 @@ class TfIdfSearch:
     def scores(self, queries: Sequence[str]) -> np.ndarray:
         """The cosine of each query with each text: (queries, texts) float32."""
         return (self._vectorizer.transform(queries) @ self._matrix).toarray().astype(np.float32)
+
+
+def scores_of(index: BM25 | TfIdfSearch, queries: Sequence[str]) -> Iterator[np.ndarray]:
+    """Scores of all documents for each query, (documents,) float32, some queries at a time."""
+    for start in range(0, len(queries), AT_ONCE):
+        yield from index.scores(queries[start : start + AT_ONCE])

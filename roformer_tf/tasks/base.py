@@ -12,8 +12,8 @@ How to add a task:
    `multilabel` (several), `regression` (a number), `ranking` (an example has several sequences),
    `tagging` (a label for each unit) or `vectors` (each text has a vector, and a batch one loss).
 2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and
-   `functions` and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json`
-   (`LabelDecoding` has them).
+   `functions` and, of `Decoding`, `predict`, `cell_names` and `as_json` (`LabelDecoding` has
+   them).
    An objective has `losses` and `divergence`, and `soft_losses` if a teacher may train it;
    `SoftmaxObjective` and `SigmoidObjective` may do.
    All other defaults suit one text with one of several labels; override what does not suit.

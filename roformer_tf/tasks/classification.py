@@ -39,8 +39,6 @@ TEMPLATE = "这段话的内容是关于{}的。"
 class ClassificationLabelling(Labelling):
     """Labels that repeat in a column. Target () int32: the label's index among the logits."""
 
-    may_name_labels: ClassVar[bool] = True
-
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:
         """Labels that repeat, and are not numbers with decimals."""

@@ -6,7 +6,7 @@ Axes: C logits.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
     likeliest,
+    log_odds,
     log_probabilities,
     shortest,
     softmax,
 )
-from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions, TaskSettings
+from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -36,10 +37,10 @@ class Decoding(Part):
 
     graph_part: ClassVar[NetworkPart] = "classifier"
     """The part of an exported network that computes the logits."""
+    activation: ClassVar[Literal["softmax", "sigmoid"] | None] = "softmax"
+    """What makes probabilities of a row's logits; None where they depend on more."""
     lists_labels: ClassVar[bool] = False
     """Whether a prediction has a probability of each label, of which `top_k` may be listed."""
-    chosen_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that `with_choices` sets."""
     joined_by: ClassVar[str] = ""
     """Between several values in a cell of a TSV. Default: what the training data had."""
 
@@ -55,9 +56,9 @@ class Decoding(Part):
         """Logits of sequences → logits of examples, as `predict` takes them."""
         return mean_of_rows(row_logits, encoded)
 
-    @abstractmethod
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The prediction for one example, from its logits."""
+        """The prediction for one example, from its logits, unless `read_rows` needs more."""
+        raise NotImplementedError(f"{type(self).__name__} has only read_rows")
 
     def predict_all(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
         """The predictions for several examples, from the logits of each."""
@@ -75,7 +76,7 @@ class Decoding(Part):
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logits float64 for which `predict` gives these scores, in the shape of the scores."""
-        raise NotImplementedError(f"{type(self).__name__} computes no logits from scores")
+        return log_odds(scores) if self.activation == "sigmoid" else log_probabilities(scores)
 
     def soft_targets(self, prediction: Prediction) -> np.ndarray:
         """What a student learns from a teacher's prediction: `Labelling.with_soft_targets`."""
@@ -101,11 +102,6 @@ class Decoding(Part):
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with what is chosen on the validation set, such as thresholds."""
         return self.task
-
-    def with_choices_of(self, other: TaskSettings) -> Any:
-        """The task with the `chosen_fields` of another."""
-        chosen = {name: getattr(other, name) for name in self.chosen_fields}
-        return dataclasses.replace(self.task, **chosen)
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The prediction from the same scores under choices made after it."""
@@ -154,7 +150,7 @@ class Decoding(Part):
 
     def graph_meaning(self) -> OutputKind | None:
         """The second output of an exported graph; None if it is no function of the logits."""
-        return OutputKind("probabilities", "softmax")
+        return OutputKind("probabilities", self.activation) if self.activation else None
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The second output of an exported Keras model, by its name."""
@@ -200,9 +196,9 @@ class Decoding(Part):
     def cell_names(self) -> list[str]:
         """Column names of a prediction in a table: the label, and its probabilities."""
 
-    @abstractmethod
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """The cells of these columns: texts, numbers or tuples of them; lists become JSON."""
+        return list(self.as_json(example, prediction).values())
 
     @abstractmethod
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
@@ -222,10 +218,6 @@ class LabelDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The most probable label."""
         return Prediction(self.names[int(np.argmax(logits))], softmax(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities."""
-        return log_probabilities(scores)
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""
@@ -269,10 +261,6 @@ class NumberDecoding(Decoding):
     def cell_names(self) -> list[str]:
         """The number's name."""
         return [self.number_name]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The number."""
-        return [shortest(prediction.scores[0])]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """The number by its name."""

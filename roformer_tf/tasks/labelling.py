@@ -55,9 +55,6 @@ class Labelling(Part):
     span_name: ClassVar[str] = ""
     """What spans of a text are, if the model finds such: "entities"."""
 
-    may_name_labels: ClassVar[bool] = False
-    """Whether --label-names may give the labels of the data other names."""
-
     shares_tokens: ClassVar[bool | None] = None
     """The default of --shared-tokens. None: the task does not have it."""
 
@@ -207,9 +204,11 @@ class Labelling(Part):
         logits: a teacher's of each example, as of `Decoding.soft_targets`. The first `labelled`
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
-        soft, of_row = self.soft_rows(data.encoded, logits), data.encoded.example
-        # Where examples have several candidates, targets are of examples, not of sequences.
-        numbers = of_row if len(of_row) == len(soft) else np.arange(len(soft))
+        if self.task.compares:  # targets are of examples, (C,) of their candidates
+            soft: Rows = [x[:, None] for x in logits]
+            numbers = np.arange(len(logits))
+        else:
+            soft, numbers = self.soft_rows(data.encoded, logits), data.encoded.example
         shares = teacher_weights(numbers, labelled)
         targets = [_joined(*each) for each in zip(data.targets, soft, shares, strict=True)]
         # A list where sequences have targets of different shapes, as `RowBatches` expects it.

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
@@ -15,7 +14,7 @@ from roformer_tf.tasks.decoding import LabelDecoding, listed_cells
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import likeliest, log_odds, shortest, sigmoid
+from roformer_tf.tasks.probabilities import likeliest, shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
@@ -38,7 +37,6 @@ class MultilabelLabelling(Labelling):
 
     separates_labels: ClassVar[bool] = True
     min_labels: ClassVar[int] = 1
-    may_name_labels: ClassVar[bool] = True
 
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:
@@ -65,7 +63,7 @@ class MultilabelLabelling(Labelling):
 class MultilabelDecoding(LabelDecoding):
     """Logits (C,) → all labels above their thresholds. Scores (C,): a probability of each label."""
 
-    chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
+    activation = "sigmoid"
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """All labels above their thresholds."""
@@ -79,10 +77,6 @@ class MultilabelDecoding(LabelDecoding):
         thresholds = best_thresholds(has_label(self.task, gold), scores)
         return dataclasses.replace(self.task, thresholds=thresholds)
 
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the odds."""
-        return log_odds(scores)
-
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""
         # (C,), or one threshold for all
@@ -93,10 +87,6 @@ class MultilabelDecoding(LabelDecoding):
     def config_values(self) -> dict[str, Any]:
         """Every label has a probability of its own."""
         return super().config_values() | {"problem_type": "multi_label_classification"}
-
-    def graph_meaning(self) -> OutputKind:
-        """The probability of each label."""
-        return OutputKind("probabilities", "sigmoid")
 
     def cell_names(self) -> list[str]:
         """labels, p(…) of each label; if only some are listed: labels and their scores.

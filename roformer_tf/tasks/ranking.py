@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
@@ -20,7 +19,7 @@ from roformer_tf.tasks.choices.multiple_choice import (
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import log_odds, sigmoid
+from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.tasks.scoring import NamedPredictions
 from roformer_tf.translation import Message
 
@@ -90,6 +89,7 @@ class RankingDecoding(LabelDecoding):
     """Logits (2,), one a sequence → B or C. Scores (2,): probability that each is near to A."""
 
     lists_labels: ClassVar[bool] = False
+    activation = "sigmoid"
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -103,14 +103,6 @@ class RankingDecoding(LabelDecoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The text whose sequence has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the odds."""
-        return log_odds(scores)
-
-    def graph_meaning(self) -> OutputKind:
-        """The probability that the texts of a sequence are near."""
-        return OutputKind("probabilities", "sigmoid")
 
 
 class RankingMetrics(CandidateMetrics):

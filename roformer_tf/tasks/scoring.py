@@ -41,7 +41,7 @@ class Metrics(Part):
     all: ClassVar[tuple[Metric, ...]]
     """The first one is the default: it selects the best weights."""
     linear_model: ClassVar[str] = ""
-    """A key of `baselines.REGRESSIONS`, if TF-IDF and a linear model are the baseline."""
+    """A key of `tfidf.REGRESSIONS`, if TF-IDF and a linear model are the baseline."""
     sureness_kind: ClassVar[Literal["confidence", "error", "lead", "distance"]] = "confidence"
     """What `sureness` measures, for the text of a report."""
     has_probabilities: ClassVar[bool] = False

@@ -7,8 +7,7 @@ from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.choices.cloze import MultipleChoice
-from roformer_tf.tasks.choices.label_words import TextClassification
+from roformer_tf.tasks.choices.cloze import MultipleChoice, TextClassification
 from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.prompted_spans import Extraction
@@ -17,8 +16,8 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 
 # If the columns of a file suit several tasks, the first one is chosen.
 TASKS: dict[str, type[Task]] = {

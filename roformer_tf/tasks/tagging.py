@@ -24,7 +24,7 @@ from roformer_tf.tasks.base import Examples, Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
-from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
+from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
@@ -223,10 +223,6 @@ class TaggingDecoding(Decoding):
         for i, path in zip(illegal, legal_paths, strict=True):
             paths[i] = path
         return paths
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities, without those of the order of labels."""
-        return log_probabilities(scores)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Tagging":
         """The task with the scores of a conditional random field."""

@@ -74,7 +74,23 @@ def test_an_export_gives_the_models_vectors(released, tmp_path, eagerly):
     np.testing.assert_allclose(actual, embedder.embed(texts), rtol=0, atol=1e-5)
 
 
-def test_pairs_train_a_retrieval_model(released, tmp_path, eagerly, capsys, monkeypatch):
+@pytest.fixture
+def hard_negatives(monkeypatch):
+    """A list of the hard negatives of each training."""
+    recorded, compute = [], trial.with_hard_negatives
+
+    def recording(*arguments):
+        data = compute(*arguments)
+        recorded.append(data.negatives)
+        return data
+
+    monkeypatch.setattr(trial, "with_hard_negatives", recording)
+    return recorded
+
+
+def test_pairs_train_a_retrieval_model(
+    released, tmp_path, eagerly, capsys, monkeypatch, hard_negatives
+):
     train, micro_batches = write(tmp_path / "train.tsv", 40), []
     result = trainer.VectorTraining
     monkeypatch.setattr(
@@ -101,9 +117,9 @@ def test_pairs_train_a_retrieval_model(released, tmp_path, eagerly, capsys, monk
     shown = capsys.readouterr().out
     assert code == 0
     assert micro_batches == [2]
-    with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["array"].shape[1] == 2
-        assert (file["array"] % 2 == 1).all()  # documents
+    (negatives,) = hard_negatives
+    assert negatives.shape[1] == 2
+    assert (negatives % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in shown
     assert "vectors are the output of the checkpoint's pooler" in shown
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
@@ -181,7 +197,7 @@ def test_unlabelled_texts_are_enough(released, tmp_path, eagerly, capsys):
 
 
 @pytest.mark.slow
-def test_hard_negatives_are_stored_with_the_run(released, tmp_path, eagerly, monkeypatch):
+def test_hard_negatives_are_documents(released, tmp_path, eagerly, monkeypatch, hard_negatives):
     train, repeated_inputs, fed = write(tmp_path / "train.tsv", 40, more=4), [], trial.fed
     monkeypatch.setattr(
         trial, "fed", lambda *arguments: repeated_inputs.append(arguments[1]) or fed(*arguments)
@@ -193,9 +209,9 @@ def test_hard_negatives_are_stored_with_the_run(released, tmp_path, eagerly, mon
         )
     assert code == 0
     assert repeated_inputs == [("side_1",)]  # documents occur again, so each is encoded once
-    with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["array"].shape[1] == 2
-        assert (file["array"] % 2 == 1).all()  # documents
+    (negatives,) = hard_negatives
+    assert negatives.shape[1] == 2
+    assert (negatives % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):
@@ -216,7 +232,9 @@ def stop_at(monkeypatch, number):
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
+def test_an_interrupted_run_ends_with_the_same_weights(
+    released, tmp_path, eagerly, monkeypatch, hard_negatives
+):
     """With hard negatives from the initial weights, and with repeated documents."""
     train = write(tmp_path / "train.tsv", 30)
     header, *lines = train.read_text(encoding="utf-8").splitlines()
@@ -229,9 +247,11 @@ def test_an_interrupted_run_ends_with_the_same_weights(released, tmp_path, eager
             stop_at(patch, 3)
             with pytest.raises(StoppedError):
                 finetune(released("char"), train, tmp_path / "run", *flags)
-        assert (tmp_path / "run" / "negatives.npz").is_file()
         assert not (tmp_path / "run" / "model").exists()
         assert finetune(released("char"), train, tmp_path / "run", *flags) == 0
+    uninterrupted, begun, resumed = hard_negatives
+    assert (uninterrupted == begun).all()
+    assert (uninterrupted == resumed).all()
     uninterrupted, run = (
         tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run")
     )

@@ -391,18 +391,17 @@ def test_a_run_does_not_resume_with_other_validation_examples(
     run, original = tmp_path / "run", valid.read_text(encoding="utf-8")
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1]
 
-    def is_refused():
+    def is_refused(reason):
         valid.write_text(original.replace("\t1\n", "\t0\n", 1), encoding="utf-8")
         with pytest.raises(AssertionError):
             finetune("run", *flags, **settings)
         valid.write_text(original, encoding="utf-8")
-        return "other validation examples than these" in capsys.readouterr().err
+        return reason in capsys.readouterr().err
 
-    assert is_refused()
-    (run / "valid.json").unlink()  # as in folders of older versions
+    assert is_refused("was trained on other data than this")
     finetune("run", *flags, **settings)
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1, 2]
-    assert is_refused()
+    assert is_refused("holds a training on other examples than these")
 
 
 @pytest.mark.quick_cases("multilabel")

@@ -21,7 +21,7 @@ from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.choices.multiple_choice import Choices
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.vectors.embedding import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from tests.inference.conftest import SIZES, TASKS, TOKENIZER
 from tests.support.random_model import save_random_models
 from tests.support.wiring import post

@@ -127,25 +127,22 @@ def test_epochs_follow_each_other():
 
 
 def invalid_arguments(reviews, model):
-    """Return common mistakes in the arguments, by the text of the error message."""
+    """Yield common mistakes in the arguments."""
     data = LabelledDataset.from_file(reviews)
     examples, task = data.examples, data.task
     frame = {"text": ["好"], "label": ["a"]}  # stands for a DataFrame
-    return {
-        "the task is a RoFormerTokenizer": (frame, model.tokenizer),
-        "the task is a str": (examples, "classification"),
-        "the task is a type": (examples, type(task)),
-        "the list of examples is a dict": (frame, task),
-        "example 0 is a str": (str(reviews), task),
-        "the list of examples is a generator": ((item for item in examples), task),
-        "example 0 is a tuple": ([("好", "a")], task),
-        "the text of example 1 is a str": ([examples[0], examples[1]._replace(texts="好")], task),
-    }
+    yield frame, model.tokenizer
+    yield examples, "classification"
+    yield examples, type(task)
+    yield frame, task
+    yield str(reviews), task
+    yield (item for item in examples), task
+    yield [("好", "a")], task
 
 
 def test_invalid_examples_are_rejected(reviews, model):
-    for message, arguments in invalid_arguments(reviews, model).items():
-        with pytest.raises(InputError, match=f"{message}.*from_file"):
+    for arguments in invalid_arguments(reviews, model):
+        with pytest.raises(InputError, match=r"needs a list of Example.*from_file"):
             LabelledDataset(*arguments)
 
 
@@ -153,7 +150,6 @@ def test_invalid_examples_are_rejected(reviews, model):
     ("settings", "message"),
     [
         ({"max_length": 2}, "max_length is 2"),
-        ({"max_length": "64"}, "max_length is a str"),
         ({"long_texts": "tail"}, "long_texts is 'tail'.*head-tail"),
         ({"task": "sentiment"}, "sentiment.*classification"),
     ],
@@ -166,7 +162,6 @@ def test_settings_of_a_file_are_checked(settings, message, reviews):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda data, model: data.batches("bert-base"), "tokenizer is a str"),
         (lambda data, model: data.batches(model.tokenizer, batch_size=0), "batch_size is 0"),
         (lambda data, model: data.split(valid=2), "valid is 2"),
         (lambda data, model: data.split(valid=0), "valid is 0"),

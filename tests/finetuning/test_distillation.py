@@ -18,8 +18,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import check_uses
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.task_loss import make_loss
 from roformer_tf.finetuning.teacher import check_teacher, stored_predictions
+from roformer_tf.finetuning.trainer import make_loss
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.questions import character_logits, token_logits

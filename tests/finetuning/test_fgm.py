@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import AdversarialModel, attack
-from roformer_tf.finetuning.task_loss import TaskLoss
+from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,

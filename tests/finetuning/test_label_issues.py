@@ -81,17 +81,6 @@ def test_no_issues_without_a_better_model_than_the_baseline(arguments, reason, t
     assert (summary["checked"], summary["reason"]) == (0, reason)
 
 
-def test_training_texts_are_not_checked():
-    """The models were trained on them; width and spacing of characters do not matter."""
-    examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
-    predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
-    checked = CheckedSet(examples, predictions, predictions).without([["甲A "], ["丙丙"]])
-    assert [item.texts[0] for item in checked.examples] == ["乙", "丙"]
-    assert [item.label for item in checked.predictions] == ["1", "2"]
-    assert checked.baseline == checked.predictions
-    assert CheckedSet(examples, predictions, ()).without([["乙"]]).baseline == []
-
-
 def test_a_spreadsheet_as_input_gives_a_spreadsheet_as_output(tmp_path):
     checked_labels("数据.XLSX", texts=("=甲", "乙"), name="pair").write(tmp_path)
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active

@@ -45,7 +45,7 @@ def test_hard_negatives_equal_a_sort_of_all_other_texts(seed):
         assert [token(data, row) for row in chosen] == best
 
 
-def test_hard_negatives_are_computed_once_and_cached(tmp_path, capsys):
+def test_hard_negatives_are_computed_by_the_model(capsys):
     data = data_of([(10, 20), (11, 21), (12, 22), (10, 23)])
     angles = {10: 0, 20: 1, 23: 2, 21: 30, 22: 40, 11: 35, 12: 80}
 
@@ -53,20 +53,16 @@ def test_hard_negatives_are_computed_once_and_cached(tmp_path, capsys):
         degrees = np.radians([angles[int(row[1])] for row in inputs["token_ids"]])
         return np.stack([np.cos(degrees), np.sin(degrees)], 1).astype("float32")
 
-    actual = with_hard_negatives(data, model, 2, tmp_path, "data")
+    actual = with_hard_negatives(data, model, 2)
     output = [[token(data, row) for row in item] for item in actual.negatives]
     assert output == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
-    cached = with_hard_negatives(data, None, 2, tmp_path, "data")  # read from the cache file
-    assert np.array_equal(cached.negatives, actual.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
-        with_hard_negatives(data, model, 3, tmp_path, "other data")
+        with_hard_negatives(data, model, 3)
 
 
 @pytest.mark.parametrize(("micro_batches", "encoded_once"), [(1, ("side_1",)), (2, ())])
-def test_complete_data_adds_negatives_and_encodes_repeated_texts_once(
-    micro_batches, encoded_once, tmp_path
-):
+def test_complete_data_adds_negatives_and_encodes_repeated_texts_once(micro_batches, encoded_once):
     """A repeated text is encoded once per batch, except with micro-batches.
 
     Micro-batches cannot share an encoding.
@@ -77,11 +73,11 @@ def test_complete_data_adds_negatives_and_encodes_repeated_texts_once(
         return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
 
     with_negatives = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
-    actual = complete_data(data, "data", model, with_negatives, tmp_path)
+    actual = complete_data(data, model, with_negatives)
     assert actual.negatives.shape == (5, 1)
     assert actual.varying == encoded_once
     settings = VectorConfig(micro_batches=micro_batches)
-    without = complete_data(data, "data", model, settings, tmp_path)
+    without = complete_data(data, model, settings)
     assert without.negatives is None
     assert without.varying == encoded_once
 

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from roformer_tf.finetuning.search_baselines import search_baselines
+from roformer_tf.finetuning.results import search_baselines
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.vectors.embedding import Embedding
-from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
+from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS

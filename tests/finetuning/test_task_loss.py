@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.task_loss import TaskLoss, check_loss, make_loss
+from roformer_tf.finetuning.trainer import TaskLoss, check_loss, make_loss
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel

@@ -1,4 +1,4 @@
-"""Teacher vectors of the texts are computed once, and a resumed training reads them."""
+"""A teacher's vectors belong to the texts of the data."""
 
 from functools import partial
 
@@ -16,22 +16,10 @@ GROUPS = [("今天天气", "天气很好"), ("北京", "上海", "公园")]
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_teacher_vectors_are_computed_once_and_cached(released, tmp_path):
+def test_teacher_vectors_are_those_of_the_texts(released):
     source = str(released("sim_char"))
     embedder = VectorSettings().open(source)
     examples = [Example(group, "belongs", "") for group in GROUPS]
     data = ParaphraseBatches.of(examples, embedder.tokenizer, 16)
-    calls = []
-
-    def teacher(texts):
-        calls.append(texts)
-        return teacher_vectors(source, texts)
-
-    complete = partial(complete_data, model=None, vectors=VectorConfig(), folder=tmp_path)
-    first = complete(data, "these", teacher=teacher)
-    np.testing.assert_allclose(first.teacher, embedder.embed(data.spelled), atol=1e-6)
-    resumed = complete(data, "these", teacher=teacher)
-    np.testing.assert_array_equal(resumed.teacher, first.teacher)
-    assert len(calls) == 1
-    complete(data, "others", teacher=teacher)
-    assert len(calls) == 2
+    complete = complete_data(data, None, VectorConfig(), partial(teacher_vectors, source))
+    np.testing.assert_allclose(complete.teacher, embedder.embed(data.spelled), atol=1e-6)

@@ -14,8 +14,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.embedding import Embedding
-from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
+from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 
 SIZES = {
     "vocab_size": 40,

@@ -19,8 +19,8 @@ from roformer_tf.inference.opening import (
     share_weights,
 )
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from tests.inference.conftest import TASKS, TOKENIZER
 from tests.support.finetuned import load_finetuned

@@ -27,7 +27,7 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.vectors.embedding import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support.random_model import random_model
 from tests.support.vocabularies import read_vocabulary

@@ -1,6 +1,6 @@
 """Fit the baseline of a task as a report does."""
 
-from roformer_tf.tasks.baselines import fit_tfidf
+from roformer_tf.tasks.tfidf import fit_tfidf
 
 
 def baseline_of(task, training, test, valid=(), metric=None):

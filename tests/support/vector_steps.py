@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.embedding import Embedding
+from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from roformer_tf.training.devices import join, to_numpy
 from roformer_tf.training.settings import DevicesConfig
 

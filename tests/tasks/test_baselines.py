@@ -3,7 +3,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks import baselines, tfidf
+from roformer_tf.tasks import tfidf
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Translator
@@ -106,13 +106,13 @@ def test_settings_are_tuned_on_the_validation_set_only(name):
     metric = task.metrics.usable()[1]
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        fit = baselines.TfIdfModel.fit
+        fit = tfidf.TfIdfModel.fit
 
         def recording_fit(task, examples, setting, counts):
             tried.append(setting)
             return fit(task, examples, setting, counts)
 
-        patch.setattr(baselines.TfIdfModel, "fit", recording_fit)
+        patch.setattr(tfidf.TfIdfModel, "fit", recording_fit)
         title, _ = baseline_of(task, training, test, noisy, metric)
     assert "chosen on the validation set" in title
     assert "在验证集上选取" in Translator("zh")(title)
@@ -124,10 +124,10 @@ def test_settings_are_tuned_on_the_validation_set_only(name):
     assert f"TF-IDF of {unit} +" in title
     assert f"min_df {last[1]}," in title
     actual = {}
-    for setting in baselines.COUNTED:  # reference: a search with each setting alone
+    for setting in tfidf.COUNTED:  # reference: a search with each setting alone
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(baselines, "COUNTED", [setting])
-            patch.setattr(baselines, "STRENGTHS", (10.0,))
+            patch.setattr(tfidf, "COUNTED", [setting])
+            patch.setattr(tfidf, "STRENGTHS", (10.0,))
             _, answers = baseline_of(task, training, noisy, noisy)
         gold = [item.label for item in noisy]
         actual[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
@@ -170,9 +170,9 @@ def test_three_examples_or_constant_labels_give_no_warning(recwarn):
 
 
 def test_long_training_sets_are_subsampled_and_this_is_reported(monkeypatch):
-    monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
+    monkeypatch.setattr(tfidf, "MAX_CHARACTERS", 1000)
     training = [*examples("classification", 200, 0)]
-    subset = baselines._at_most(training, 1000)
+    subset = tfidf._at_most(training, 1000)
     assert sum(len(item.texts[0]) for item in subset) <= 1100
     title, _, _ = evaluate("classification", training, training[:5])
     assert title.endswith(f", fitted to {len(subset)} of 200 training examples")
@@ -180,8 +180,8 @@ def test_long_training_sets_are_subsampled_and_this_is_reported(monkeypatch):
 
 def test_subsampling_keeps_alternating_labels():
     alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
-    assert {item.label for item in baselines._at_most(alternating, 500)} == {"0", "1"}
-    assert baselines._at_most(alternating, 1000) is alternating
+    assert {item.label for item in tfidf._at_most(alternating, 500)} == {"0", "1"}
+    assert tfidf._at_most(alternating, 1000) is alternating
 
 
 def test_shared_characters_rank_triples_and_ties_are_wrong():

@@ -30,7 +30,7 @@ def test_paths_and_marginals_equal_an_enumeration(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
-    for batch_size in (1 << 20, 2 * 5 * C, 1):  # batches of all texts, of two, of one
+    for batch_size in (32, 2, 1):  # batches of all texts, of two, of one
         monkeypatch.setattr("roformer_tf.tasks.tags.chain.TOGETHER", batch_size)
         paths, probabilities = best_paths(texts, chain), marginals(texts, chain)
         for scores, path, marginal in zip(texts, paths, probabilities, strict=True):

@@ -18,8 +18,7 @@ from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.table import TASKS, load_task
-from roformer_tf.tasks.vectors.embedding import Embedding
-from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS

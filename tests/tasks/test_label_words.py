@@ -13,7 +13,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.choices.label_words import LabelWords
+from roformer_tf.tasks.choices.cloze import LabelWords
 from roformer_tf.tasks.table import load_task
 from tests.support.random_model import random_model, tokenizer_of
 

@@ -4,19 +4,20 @@ Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B exampl
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
+from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, read_texts, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
+from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
@@ -27,19 +28,25 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
-from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
+from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.labelled.columns import LabelSample
+    from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
+# In transformers. The layer is linear: the mean of its outputs is its output for the mean.
+SUMMARIES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
+    "last": lambda logits: logits[-1],
+    "first": lambda logits: logits[0],
+    "mean": lambda logits: logits.mean(axis=0),
+}
 # Candidates that a message names.
 SHOWN = 5
 
@@ -49,6 +56,7 @@ class ListLabelling(Labelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     lists_texts: ClassVar[bool] = True
+    min_labels: ClassVar[int] = 0
     min_candidates: ClassVar[int] = 2
     known_columns: ClassVar[tuple[tuple[str, ...], ...]]
     """Well-known names of the columns, normalized by `folded`."""
@@ -80,19 +88,10 @@ class ListLabelling(Labelling):
         """The text: with other candidates it stays in the same set."""
         return [text_key(example.texts[:1])]
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
-        """Nothing."""
-        return {}
-
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
         """A row for each candidate."""
         task = self.task
         return encode_choices(examples, tokenizer, task.max_length, task.shared_tokens)
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """(C, 1) for each example: batches are of examples."""
-        return [of_example[:, None] for of_example in logits]
 
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Batches of whole examples."""
@@ -152,7 +151,7 @@ def index_of(value: Any, candidates: Sequence[str]) -> int:
 class ListObjective(TrainingObjective):
     """A softmax over the scores of an example's candidates."""
 
-    refused_settings: "ClassVar[Mapping[str, str]]" = dict.fromkeys(
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but candidates are compared with each other.",
     )
@@ -172,6 +171,8 @@ class ListObjective(TrainingObjective):
 class ChoiceDecoding(Decoding):
     """Logits (C,), one a candidate → the index of the best. Scores (C,): their softmax."""
 
+    activation: ClassVar[Literal["softmax", "sigmoid"] | None] = None
+
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """The logits of an example's rows in one array."""
         return rows_side_by_side(row_logits, encoded)
@@ -179,14 +180,6 @@ class ChoiceDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The candidate with the highest logit."""
         return Prediction(int(np.argmax(logits)), softmax(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the probabilities."""
-        return log_probabilities(scores)
-
-    def graph_meaning(self) -> OutputKind | None:
-        """None: probabilities depend on all rows of an example."""
-        return None
 
     def cell_names(self) -> list[str]:
         """label, choice, scores."""
@@ -281,3 +274,59 @@ class Choices(Task):
 
     gaps: bool = False
     """Whether candidates fill a gap of the text."""
+
+
+# The models of transformers' RoFormerForMultipleChoice. Its linear layer scores one hidden state of
+# a candidate's tokens, or their mean: the `summary_type` of its config. By default that is the last
+# position of the batch, which is padding unless all candidates have the same length or the padding
+# is on the left. Here it is the last token.
+
+
+class SummaryObjective(ListObjective):
+    """The model whose linear layer has an output for each token."""
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """A token classifier of one label."""
+        from roformer_tf.models.heads import RoFormerForTokenClassification
+
+        return RoFormerForTokenClassification
+
+
+class SummaryDecoding(ChoiceDecoding):
+    """Logits of tokens (T, 1) → of candidates (C,)."""
+
+    task: "SummaryChoices"
+    graph_part: ClassVar[NetworkPart] = "token_classifier"
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """The logit of each candidate's summary."""
+        summary = SUMMARIES[self.task.summary]
+        return super().combine([summary(logits) for logits in row_logits], encoded)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SummaryChoices(Choices):
+    """Pairs of a text and a candidate, scored as in transformers."""
+
+    objective = part(SummaryObjective)
+    decoding = part(SummaryDecoding)
+
+    summary: str = "last"
+    """One of `SUMMARIES`."""
+
+    @classmethod
+    def of_config(cls, config: "RoFormerConfig", name: str) -> "SummaryChoices":
+        """The task of a model saved by transformers; `name` for messages.
+
+        Raises InputError for a summary that is not supported.
+        """
+        summary = config.unknown.get("summary_type", "last")
+        if summary not in SUMMARIES or config.unknown.get("summary_activation"):
+            raise InputError(
+                f"{name}: its config has summary_type {summary!r} and summary_activation "
+                f"{config.unknown.get('summary_activation')!r}, but only a summary_type of "
+                f"{', '.join(SUMMARIES)} without activation is supported."
+            )
+        length, columns = config.max_position_embeddings, ("text", "choices")
+        return cls(text_columns=columns, max_length=length, summary=summary)

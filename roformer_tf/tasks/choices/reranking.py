@@ -14,7 +14,6 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_text, to_number
 from roformer_tf.labelled.column_names import DOCUMENTS
@@ -142,15 +141,11 @@ class RerankingObjective(ListObjective):
 class RerankingDecoding(ChoiceDecoding):
     """Logits (C,) → relevance from 0 to 1. The label is empty: an order needs the search, too."""
 
-    chosen_fields: ClassVar[tuple[str, ...]] = ("weight",)
+    activation = "sigmoid"
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """The relevance of each document."""
         return Prediction((), sigmoid(logits))
-
-    def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logarithms of the odds."""
-        return log_odds(scores)
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with the weight that is best by MRR@10, then nDCG@10; of equal ones the lowest.
@@ -169,22 +164,18 @@ class RerankingDecoding(ChoiceDecoding):
         """The relevance of each document."""
         return label.relevance
 
-    def graph_meaning(self) -> OutputKind:
-        """The relevance of a document."""
-        return OutputKind("probabilities", "sigmoid")
-
     def cell_names(self) -> list[str]:
         """score."""
         return ["score"]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The relevance of the document, or of each document of a list."""
-        scores = list(map(shortest, prediction.scores))
-        return [scores[0] if len(scores) == 1 else scores]
+        """The score."""
+        return list(self.as_json(example, prediction).values())
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """score: the relevance, from 0 to 1."""
-        return {"score": self.cells(example, prediction)[0]}
+        """score: the relevance of the document, from 0 to 1, or of each document of a list."""
+        scores = list(map(shortest, prediction.scores))
+        return {"score": scores[0] if len(scores) == 1 else scores}
 
 
 class RerankingMetrics(Metrics):
@@ -213,10 +204,6 @@ class RerankingMetrics(Metrics):
         """Whether a relevant document is first."""
         return 1 in self._ranks(label, prediction)
 
-    def items(self, label: Label) -> set[Any]:
-        """None: relevance has no kinds."""
-        return set()
-
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The order of the search, which no document's relevance changes."""
         return FIRST_STAGE, [
@@ -226,10 +213,6 @@ class RerankingMetrics(Metrics):
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The rank of the first relevant document."""
         return float(min(self._ranks(label, prediction), default=NOT_FOUND))
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """No labels."""
-        return {"labels": {}, "numbers": {}}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The first relevant document, the document that is first, and the query."""

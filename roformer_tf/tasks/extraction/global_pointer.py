@@ -13,7 +13,7 @@ Axes: B sequences, T tokens, K = 64, C labels, P spans, M candidates.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -29,22 +29,11 @@ if TYPE_CHECKING:
 LOWEST = 0.05
 
 
-class Pointers(NamedTuple):
-    """The parts of pointers (…, T, 2K + 2C)."""
-
-    query: Any
-    """(…, T, K), as the key."""
-    key: Any
-    start: Any
-    """(…, T, C), as the end."""
-    end: Any
-
-
-def split(pointers: Any) -> Pointers:
-    """The four parts."""
+def split(pointers: Any) -> list[Any]:
+    """Pointers (…, T, 2K + 2C) → query and key (…, T, K), start and end (…, T, C)."""
     labels = pointers.shape[-1] // 2 - POINTER_SIZE
     ends = np.cumsum([POINTER_SIZE, POINTER_SIZE, labels, labels]).tolist()
-    return Pointers(*(pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)))
+    return [pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
 def span_scores(pointers: "Tensor") -> "Tensor":
@@ -107,14 +96,14 @@ def candidates(pointers: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     indices in `tokens` of the first and the last one, the label and its probability. M is at most T
     or 32: an untrained model may find all spans likely.
     """
-    parts = split(np.asarray(pointers, np.float32)[tokens])
-    query, key = (_rotated(x, tokens) for x in (parts.query, parts.key))
+    query, key, start, end = split(np.asarray(pointers, np.float32)[tokens])
+    query, key = (_rotated(x, tokens) for x in (query, key))
     products = query @ key.T / np.float32(POINTER_SIZE**0.5)
     products[np.tril_indices(len(tokens), -1)] = -np.inf  # it would end before it starts
     lowest = np.log(LOWEST / (1 - LOWEST))
     spans = []
-    for label in range(parts.start.shape[-1]):
-        scores = products + parts.start[:, None, label] + parts.end[None, :, label]
+    for label in range(start.shape[-1]):
+        scores = products + start[:, None, label] + end[None, :, label]
         first, last = np.nonzero(scores > lowest)
         numbers = np.full(len(first), label)
         spans.append(np.stack([first, last, numbers, sigmoid(scores[first, last])], axis=-1))

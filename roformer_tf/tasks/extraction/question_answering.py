@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
@@ -234,11 +233,7 @@ class AnswerDecoding(Decoding):
 
     task: "QuestionAnswering"
     graph_part: ClassVar[NetworkPart] = "qa_outputs"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("no_answer_threshold",)
-
-    def predict(self, logits: np.ndarray) -> Prediction:
-        """An answer needs its context, too: see `read_rows`."""
-        raise NotImplementedError("answers are read by read_rows")
+    activation = None
 
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
@@ -292,10 +287,6 @@ class AnswerDecoding(Decoding):
         """What the two logits are."""
         return ("start", "end")
 
-    def graph_meaning(self) -> OutputKind | None:
-        """None: an answer depends on the logits of all tokens."""
-        return None
-
     def gold_cell(self, label: Label) -> Any:
         """The texts of the references, each once."""
         return list(dict.fromkeys(text for text, _ in label))
@@ -303,10 +294,6 @@ class AnswerDecoding(Decoding):
     def cell_names(self) -> list[str]:
         """answer, start, score."""
         return ["answer", "start", "score"]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The same values as in JSON."""
-        return list(self.as_json(example, prediction).values())
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """answer, its first character and its probability; "" and no start if there is none."""

@@ -18,13 +18,13 @@ from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
-from roformer_tf.tasks.extraction.span_scoring import SpanMetrics
 from roformer_tf.tasks.labelling import teacher_weights
 from roformer_tf.tasks.losses import mixed
 from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
+from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
 from roformer_tf.tasks.tags.schemes import character_spans
 from roformer_tf.translation import Message
 
@@ -190,7 +190,7 @@ class SpansDecoding(Decoding):
 
     task: "Spans"
     graph_part: ClassVar[NetworkPart] = "global_pointer"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
+    activation = None
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Pointers of sequences (T, 2K + 2C) → the likeliest spans of examples (M, 4)."""
@@ -223,16 +223,9 @@ class SpansDecoding(Decoding):
         threshold = float(STEPS[np.argmax(f1)])
         return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
 
-    def graph_meaning(self) -> None:
-        """No probabilities: they are not of tokens."""
-
     def cell_names(self) -> list[str]:
         """spans."""
         return ["spans"]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The spans as a list of dictionaries."""
-        return [self.as_json(example, prediction)["spans"]]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """spans: start, end, label, text and score of each, in the order of the text."""

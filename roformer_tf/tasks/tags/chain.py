@@ -4,7 +4,7 @@ Axes: N texts, T units, C labels. Texts of similar length are padded together, s
 the units is one operation for many texts.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,8 +16,8 @@ from roformer_tf.tasks.probabilities import softmax
 
 # Score of an illegal step. It is finite: if every sequence is illegal, one is still the best.
 NEVER = -1e9
-# Maximum number of scores, N · T · C, that are processed at a time.
-TOGETHER = 1 << 20
+# Number of texts that are padded together.
+TOGETHER = 32
 
 
 class Chain(NamedTuple):
@@ -62,7 +62,9 @@ def _in_groups(
 ) -> list[np.ndarray]:
     """Call `work` on texts of similar length: (N, T, C) float64, lengths (N,) → (N, T, …)."""
     results: list[np.ndarray] = [np.zeros(0)] * len(scores)
-    for group in _groups(scores):
+    by_length = sorted(range(len(scores)), key=lambda i: len(scores[i]))
+    for begin in range(0, len(scores), TOGETHER):
+        group = by_length[begin : begin + TOGETHER]
         lengths = np.array([len(scores[i]) for i in group])
         padded = np.zeros((len(group), lengths.max(), scores[group[0]].shape[-1]))
         for row, i in enumerate(group):
@@ -71,19 +73,6 @@ def _in_groups(
         for row, i in enumerate(group):
             results[i] = done[row, : lengths[row]]
     return results
-
-
-def _groups(scores: Sequence[np.ndarray]) -> Iterator[list[int]]:
-    """Numbers of texts that are padded together, the shortest first."""
-    group: list[int] = []
-    for i in sorted(range(len(scores)), key=lambda i: len(scores[i])):
-        # The last text is the longest one, to whose length the group is padded.
-        if group and (len(group) + 1) * scores[i].size > TOGETHER:
-            yield group
-            group = []
-        group.append(i)
-    if group:
-        yield group
 
 
 def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:

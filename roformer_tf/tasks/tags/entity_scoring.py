@@ -1,22 +1,29 @@
-"""Metrics of tagged units: whole entities, or single units if tags mark no entities."""
+"""Metrics of entities, tagged or nested, and of single units if tags mark no entities."""
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, TypeAlias
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
-from roformer_tf.tasks.tags.schemes import character_spans, marked, offsets, spans
+from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
 
+# Units of known entities → their labels.
+Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
+
 NO_ENTITY = Message("the data have no entity")
 LONGEST_MATCH = Message("longest match with the entities of the training set")
+USUAL_ENTITIES = Message(
+    "every occurrence of the entities of the training set that are usually entities there"
+)
 # Units of a sentence that a report shows before its first mistake.
 BEFORE = 60
 
@@ -57,6 +64,21 @@ class EntityMetrics(Metrics):
         """F1 and recall need an entity."""
         names = (metrics.F1.name, metrics.RECALL.name)
         return {} if any(map(self.items, gold)) else dict.fromkeys(names, NO_ENTITY)
+
+    @abstractmethod
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """The entities of a label, in characters of the example's text."""
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """A text from shortly before its first mistake, with true and predicted entities."""
+        text = example.texts[0]
+        gold, predicted = (
+            self.in_characters(example, x) for x in (example.label, prediction.label)
+        )
+        first = min((start for _, start, _ in {*gold} ^ {*predicted}), default=0)
+        begin = max(0, first - BEFORE)
+        shown = range(begin, min(begin + CHARACTERS, len(text)))
+        return {"gold": marked(text, gold, shown), "predicted": marked(text, predicted, shown)}
 
 
 class TaggingMetrics(EntityMetrics):
@@ -131,17 +153,9 @@ class TaggingMetrics(EntityMetrics):
         wrong = ~_agree(label, prediction.label)
         return float(predicted_scores(self.task, prediction)[wrong].max())
 
-    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
-        """A sentence from shortly before its first mistake, with true and predicted entities."""
-        (text,), units = example.texts, example.units
-        # `argmin` of booleans is the first unit whose label is wrong.
-        first, _ = offsets(text, units)[np.argmin(_agree(example.label, prediction.label))]
-        begin = max(0, first - BEFORE)
-        shown = range(begin, min(begin + CHARACTERS, len(text)))
-        return {
-            "gold": marked(text, character_spans(text, units, example.label), shown),
-            "predicted": marked(text, character_spans(text, units, prediction.label), shown),
-        }
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """The entities that the tags mark."""
+        return character_spans(example.texts[0], example.units, label)
 
 
 def _agree(labels: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
@@ -153,3 +167,107 @@ def predicted_scores(task: TaskSettings, prediction: Prediction) -> np.ndarray:
     """The probability of each unit's predicted label (units,) float32."""
     numbers = np.array([task.label_numbers[label] for label in prediction.label], np.int64)
     return prediction.scores[np.arange(len(numbers)), numbers]
+
+
+class SpanMetrics(EntityMetrics):
+    """Figures of entities that may overlap."""
+
+    all: ClassVar[tuple[Metric, ...]] = (
+        metrics.F1,
+        metrics.PRECISION,
+        metrics.RECALL,
+        metrics.MACRO_F1,
+    )
+
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
+        """F1 and recall need an entity, macro F1 one of every label."""
+        return self._without_missing(gold, metrics.MACRO_F1) | super().why_undefined(gold)
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Whether all entities are predicted and no other."""
+        return set(label) == set(prediction.label)
+
+    def items(self, label: Label) -> set[LabelItem]:
+        """Each entity."""
+        return set(label)
+
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
+        """Strings that are an entity at most of their occurrences in the training set."""
+        labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for example in training:
+            for label, start, end in example.label:
+                labels[example.texts[0][start:end]][label] += 1
+        lengths = sorted({*map(len, labels)})
+        occurrences = Counter(
+            text[start:end]
+            for text in (example.texts[0] for example in training)
+            for start, end in _known(text, lengths, labels)
+        )
+        usual = {
+            text: counts.most_common(1)[0][0]
+            for text, counts in labels.items()
+            if 2 * counts.total() > occurrences[text]
+        }
+        predictions = []
+        for example in test:
+            (text,) = example.texts
+            spans = [(usual[text[a:b]], a, b) for a, b in _known(text, lengths, usual)]
+            # The baseline is certain of every entity: probability 1.
+            scores = [(a, b, self.task.label_numbers[label], 1) for label, a, b in spans]
+            array = np.array(scores, np.float32).reshape(-1, 4)
+            predictions.append(Prediction(ordered(spans), array))
+        return USUAL_ENTITIES, predictions
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """The highest probability of a wrong entity, or of the absence of a missing one."""
+        scores, predicted = self.task.scores_of(prediction), set(prediction.label)
+        wrong = set(label) ^ predicted
+        return max(scores[x] if x in predicted else 1 - scores.get(x, 0.0) for x in wrong)
+
+    def in_characters(self, example: Example, label: Label) -> list[Span]:
+        """As they are."""
+        return list(label)
+
+
+def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tuple[int, int]]:
+    """Start and end of every occurrence of known strings of these lengths."""
+    for start in range(len(text)):
+        for length in lengths:
+            if start + length > len(text):
+                break
+            if text[start : start + length] in known:
+                yield start, start + length
+
+
+def known_entities(training: Examples, test: Examples) -> list[tuple[str, ...]]:
+    """Label the training set's entities wherever they occur: longest match, left to right."""
+    counted = Counter(label for example in training for label in example.label)
+    # An unknown unit is outside all entities, or, in word segmentation, a word of its own.
+    usual = [label for label in ("O", "S") if label in counted]
+    other = usual[0] if usual else counted.most_common(1)[0][0]
+    known = _entities_of(training)
+    if other == "O":  # a single character that was once a name is usually a plain word
+        known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
+    lengths = sorted({len(units) for units in known}, reverse=True)
+    return [tuple(_match(example.units, known, lengths, other)) for example in test]
+
+
+def _entities_of(training: Examples) -> Entities:
+    """By the units of each entity, their most frequent labels."""
+    counts: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
+    for example in training:
+        labels = example.label
+        for _, first, end in spans(labels):
+            counts[example.units[first:end]][tuple(labels[first:end])] += 1
+    return {units: labels.most_common(1)[0][0] for units, labels in counts.items()}
+
+
+def _match(
+    units: tuple[str, ...], known: Entities, lengths: Sequence[int], other: str
+) -> list[str]:
+    """The labels of the units: at each position the longest known entity that begins there."""
+    labels: list[str] = []
+    while (start := len(labels)) < len(units):
+        candidates = (units[start : start + length] for length in lengths)
+        labels += next((known[entity] for entity in candidates if entity in known), (other,))
+    return labels

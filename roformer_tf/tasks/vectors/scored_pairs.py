@@ -1,10 +1,13 @@
-"""Pairs of texts with a score, or 0 and 1: the cosine of their vectors should follow it."""
+"""Pairs of texts with a score, or 0 and 1: the cosine of their vectors should follow it.
+
+`--task embedding` is one name for this task and that of `retrieval`; the examples select one.
+"""
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
@@ -14,10 +17,11 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
-from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
+from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
+from roformer_tf.tasks.vectors.retrieval import Retrieval, RetrievalMetrics
 from roformer_tf.tasks.vectors.sentence_vectors import (
     Data,
     Loss,
@@ -26,6 +30,7 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorLabelling,
     VectorMetrics,
     VectorObjective,
+    data_of,
 )
 from roformer_tf.translation import Message
 
@@ -253,3 +258,38 @@ def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
     right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)
     best = int(np.argmax(right))
     return float((ends[best] + ends[best + 1]) / 2)
+
+
+class EmbeddingMetrics(RetrievalMetrics):
+    """The metrics of both tasks by name: `embedding` is the only task name in a report."""
+
+    all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, *ScoredMetrics.all)
+
+
+class Embedding(Retrieval):
+    """The task of `--task embedding`: retrieval, or scored pairs if its examples have scores."""
+
+    metrics = part(EmbeddingMetrics)
+
+    @classmethod
+    def from_examples(cls, training: Examples, **settings: Any) -> Task:
+        """Retrieval or scored pairs. Raises InputError if nothing can be learned."""
+        if data_of(training) == "scores":
+            return ScoredPairs.from_examples(training, **settings)
+        return super().from_examples(training, **settings)
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> Task:
+        """The task with these settings: retrieval or scored pairs."""
+        return ScoredPairs(**settings) if settings.get("data") == "scores" else cls(**settings)
+
+    @classmethod
+    def adapted(cls, task: Any, examples: Examples) -> Task:
+        """The task for another kind of data than that of the training."""
+        data = data_of(examples)
+        if data == task.data:
+            return cast(Task, task)
+        # The learned settings stay, such as the threshold; the kind of data changes.
+        settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+        levels = few_levels(examples) if data == "scores" else ()
+        return cls.from_settings(**settings | {"data": data, "levels": levels})

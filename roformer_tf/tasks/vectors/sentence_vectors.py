@@ -184,7 +184,6 @@ class VectorDecoding(NumberDecoding):
 
     graph_part = "pooled"
     number_name: ClassVar[str] = "cosine"
-    chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
 
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts"
@@ -204,10 +203,6 @@ class VectorDecoding(NumberDecoding):
         scores: for each example (documents,) float32: cosines, or the scores of a lexical search.
         """
         raise NotImplementedError
-
-    def predict(self, logits: np.ndarray) -> Prediction:
-        """Never called: a prediction needs the vectors of a whole set."""
-        raise NotImplementedError("read_rows compares all vectors of a set")
 
     def config_values(self) -> dict[str, Any]:
         """Nothing: vectors have no labels."""

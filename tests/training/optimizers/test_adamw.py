@@ -7,7 +7,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import AdversarialModel
-from roformer_tf.finetuning.task_loss import TaskLoss
+from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.training.callbacks import learning_rate
