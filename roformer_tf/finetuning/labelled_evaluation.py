@@ -81,8 +81,8 @@ class EvaluateConfig:
 def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
     check_output(config.output, config.data)
-    columns = config.columns.text_columns
-    opened = open_finetuned(config.model, config.engine, config.precision, text_columns=columns)
+    texts = config.columns.text_columns
+    opened = open_finetuned(config.model, config.engine, config.precision, text_columns=texts)
     for note in opened.notes:
         say(note)
     task = opened.task

@@ -191,7 +191,7 @@ def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
-    counts = (len(task.text_columns),)
+    counts: tuple[int, ...] = (len(task.text_columns),)
     if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
         counts = (1, 2)  # a head trained elsewhere does not say whether it takes a pair
     samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]

@@ -71,11 +71,11 @@ def _questions_of_c3(value: Any) -> list[Any]:
 def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
     """A task of Label Studio's JSON → its data with the first annotation as `label`."""
     match cells:
-        case {"data": {**data}, "annotations": [{"result": [*results]}, *_]}:
+        case {"data": dict(data), "annotations": [{"result": [*results]}, *_]}:
             values = [x["value"] for x in results if isinstance(x, dict) and "value" in x]
             choices = [choice for x in values for choice in x.get("choices", ())]
             return data | {"label": choices[0] if len(choices) == 1 else choices or values}
-        case {"data": {**data}, "annotations": []}:
+        case {"data": dict(data), "annotations": []}:
             return data
     return cells
 
