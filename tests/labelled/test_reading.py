@@ -379,9 +379,6 @@ def test_numbers_next_to_a_label_are_no_text(write):
 @pytest.mark.parametrize(
     "columns",
     [
-        {"text_columns": ("a", "a")},
-        {"text_columns": ("a", "b", "c", "d")},
-        {"text_columns": ("a",), "label_column": "a"},
         {"label_separator": " "},
         {"encoding": "utf-9"},
     ],
