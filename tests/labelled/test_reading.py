@@ -379,9 +379,6 @@ def test_a_column_of_numbers_is_not_the_text(write):
 @pytest.mark.parametrize(
     "columns",
     [
-        {"text_columns": ("a", "a")},
-        {"text_columns": ("a", "b", "c", "d")},
-        {"text_columns": ("a",), "label_column": "a"},
         {"label_separator": " "},
         {"encoding": "utf-9"},
     ],
