@@ -125,9 +125,9 @@ def test_short_documents_are_cut_only_to_fill_rows(configure, tmp_path):
 @pytest.mark.quick_cases("choice0")  # a later test covers a built vocabulary
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
 def test_files_do_not_depend_on_the_number_of_workers(configure, tmp_path, choice):
-    one = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
-    two = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
-    assert content(one) == content(two)
+    single = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+    parallel = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
+    assert content(single) == content(parallel)
 
 
 def test_a_finished_preparation_is_not_repeated(configure, monkeypatch, capsys):
@@ -610,11 +610,11 @@ def test_excluded_documents_are_reported(configure, web, capsys):
 def test_filtered_files_do_not_depend_on_the_number_of_workers(configure, web, tmp_path):
     pytest.importorskip("datasketch")
     settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL_FILTERS}
-    one, two = (
+    single, parallel = (
         prepare(configure(**settings, workers=workers, output=str(tmp_path / f"{workers}")))
         for workers in (1, 2)
     )
-    assert content(one) == content(two)
+    assert content(single) == content(parallel)
 
 
 @pytest.mark.parametrize(
