@@ -125,8 +125,8 @@ def test_short_documents_are_cut_only_to_fill_rows(configure, tmp_path):
 @pytest.mark.quick_cases("choice0")  # a later test covers a built vocabulary
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
 def test_files_do_not_depend_on_the_number_of_workers(configure, tmp_path, choice):
-    single = prepare(configure(**choice, workers=1, output=str(tmp_path / "single")))
-    parallel = prepare(configure(**choice, workers=2, output=str(tmp_path / "parallel")))
+    single = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+    parallel = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
     assert content(single) == content(parallel)
 
 
