@@ -33,19 +33,19 @@ class ManualPool:
 def test_results_keep_the_order_of_items_and_few_are_pending():
     manual, read = ManualPool(4), []
     results = in_order(manual.pool, (read.append(n) or n for n in range(10)))
-    threading.Timer(0.05, manual.do, (3, 2, 1, 0)).start()
+    threading.Timer(0.05, manual.finish, (3, 2, 1, 0)).start()
     assert next(results) == (0, 0)
     assert read == [0, 1, 2, 3], "no more is read than there is room for"
     assert next(results) == (1, 1)
     assert read == [0, 1, 2, 3, 4]
     manual.size = 6  # workers joined
-    threading.Timer(0.05, manual.do, (4, 5, 6, 7)).start()
+    threading.Timer(0.05, manual.finish, (4, 5, 6, 7)).start()
     assert next(results) == (2, 2)
     assert len(read) == 8
     manual.size = 1  # and left
     assert [next(results) for _ in range(5)] == [(n, n) for n in range(3, 8)]
     assert len(read) == 8
-    threading.Timer(0.05, manual.do, (8,)).start()
+    threading.Timer(0.05, manual.finish, (8,)).start()
     assert next(results) == (8, 8)
 
 
