@@ -129,7 +129,7 @@ def _keep_kernels():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def automatic():
+def original_automatic():
     """Make `--engine auto` use float32 even on a CPU with bfloat16. Yield the original function.
 
     Tests compare outputs to the last digit. Tests of bfloat16 use the original.
@@ -225,7 +225,7 @@ def eager_steps(eagerly):
 
 
 @pytest.fixture
-def quantizing(monkeypatch):
+def no_garbage_collection(monkeypatch):
     """Skip the garbage collection after each quantized layer, which takes half a second each."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
@@ -351,8 +351,8 @@ SPEED_KEYS = ("tokens_per_second", "waiting", "mfu")
 
 
 @pytest.fixture(scope="session")
-def untimed():
-    """untimed(file) → the lines of a metrics file without what depends on speed."""
+def stable_metrics():
+    """stable_metrics(file) → the lines of a metrics file without what depends on speed."""
 
     def lines(path):
         with path.open(encoding="utf-8") as file:
@@ -414,8 +414,8 @@ def pretrained(pretrain_flags, tmp_path_factory, eagerly):
 
 
 @pytest.fixture(scope="session")
-def typed():
-    """typed("pretrain/run_mlm.py", *flags) → a process, started as a user would in a clone.
+def start_command():
+    """start_command("pretrain/run_mlm.py", *flags) → a process, started as a user would in a clone.
 
     A script runs with this Python; "roformer-tf" is the installed command.
     """

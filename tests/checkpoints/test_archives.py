@@ -140,7 +140,7 @@ def test_other_files_are_refused(tmp_path):
 )
 @pytest.mark.parametrize("folder", ["", "chinese_roformer-char_L-3_H-32_A-4/"])
 def test_names_outside_the_folder_are_not_followed(name, folder, released, tmp_path, temporary):
-    extra = [(hostile.named(f"{folder}{name}"), b"evil")]
+    extra = [(hostile.member_with_exact_name(f"{folder}{name}"), b"evil")]
     path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
     before = set(tmp_path.rglob("*"))
     with suppress(InputError), open_files(path) as unpacked:

@@ -73,9 +73,9 @@ def test_only_needed_files_are_downloaded_and_only_once(server, files, cache):
     needed = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
     assert set(contents(folder)) == needed
     assert sorted(server.downloads()) == sorted(needed)
-    request_count = len(server.asked)
+    request_count = len(server.requests)
     assert locate(NAME) == locate(Path(NAME)) == folder
-    assert len(server.asked) == request_count
+    assert len(server.requests) == request_count
     assert {path.suffix for path in cache.rglob("*.part")} == set()
 
 
@@ -112,7 +112,7 @@ def test_sources_of_other_types_are_refused(source):
 def test_a_local_folder_takes_precedence(server, released):
     shutil.copytree(released("hf_char"), NAME)
     assert locate(NAME) == Path(NAME)
-    assert server.asked == []
+    assert server.requests == []
 
 
 def test_a_broken_download_resumes_and_is_not_used_before(server, files, cache):
@@ -123,10 +123,12 @@ def test_a_broken_download_resumes_and_is_not_used_before(server, files, cache):
     with pytest.raises(InputError, match=r"cannot download .*too early\. Try again to continue"):
         locate(NAME)
     assert HubModel.parse(NAME).commits.exists() is False
-    server.asked.clear()
+    server.requests.clear()
     locate(NAME)
     assert "config.json" not in server.downloads()
-    ranges = [byte_range for name, byte_range in server.asked if name.endswith("model.safetensors")]
+    ranges = [
+        byte_range for name, byte_range in server.requests if name.endswith("model.safetensors")
+    ]
     assert ranges == [f"bytes={size // 2 // registry.CHUNK * registry.CHUNK}-"]
     assert (locate(NAME) / "model.safetensors").read_bytes() == files["model.safetensors"]
 
@@ -150,7 +152,7 @@ def test_a_mirror_may_list_no_checksums(serve, files):
 def test_the_download_command_updates_and_repairs(server, files, capsys):
     folder = locate(NAME)
     (folder / "vocab.txt").write_bytes(b"damaged")
-    server.asked.clear()
+    server.requests.clear()
     assert main(["checkpoints", "download", NAME]) == 0
     assert capsys.readouterr().out.strip() == str(folder)
     assert server.downloads() == ["vocab.txt"]
@@ -164,7 +166,7 @@ def test_the_download_command_updates_and_repairs(server, files, capsys):
 def test_a_token_is_sent_with_every_request(server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     locate(NAME)
-    assert set(server.accounts) == {"Bearer hf_secret"}
+    assert set(server.authorizations) == {"Bearer hf_secret"}
 
 
 @pytest.mark.parametrize(

@@ -126,13 +126,15 @@ def test_bad_input_is_refused_with_one_message(command, inputs, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_bad_input_is_refused_in_a_new_process(inputs, tmp_path, typed):
+def test_bad_input_is_refused_in_a_new_process(inputs, tmp_path, start_command):
     """Start all processes at once, because each loads TensorFlow first."""
     processes = {}
     for number, command in enumerate(IN_PROCESS):  # only one command may use a folder
         words = words_of(command, inputs, tmp_path / f"run-{number}")
         start = ["pretrain/run_mlm.py", *words[1:]]
-        processes[command] = typed(*(start if words[0] == "run_mlm" else ["roformer-tf", *words]))
+        processes[command] = start_command(
+            *(start if words[0] == "run_mlm" else ["roformer-tf", *words])
+        )
     for command, process in processes.items():
         check_process(process, IN_PROCESS[command])
     assert list(tmp_path.iterdir()) == []

@@ -3,8 +3,8 @@
 import re
 
 
-def test_masks_are_filled_by_a_released_checkpoint(typed, released):
-    process = typed(
+def test_masks_are_filled_by_a_released_checkpoint(start_command, released):
+    process = start_command(
         "roformer-tf",
         *("fill-mask", "--model", released("word"), "--top", 3),
         *("今天[MASK]很好，可以去公园。", "[MASK]的[MASK]"),

@@ -86,12 +86,14 @@ def test_labels_are_refused(released, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_bert4keras_agrees_with_the_trained_model(released, tmp_path, typed):
+def test_bert4keras_agrees_with_the_trained_model(released, tmp_path, start_command):
     train = write(tmp_path / "train.jsonl", 40)
     assert finetune(released("sim_char"), train, tmp_path / "run") == 0
     model, converted = tmp_path / "run" / "model", tmp_path / "tf1"
     assert main(["checkpoints", "convert", str(model), str(converted), "--to", "tf1"]) == 0
-    process = typed("roformer-tf", "checkpoints", "verify", converted, "--against", "bert4keras")
+    process = start_command(
+        "roformer-tf", "checkpoints", "verify", converted, "--against", "bert4keras"
+    )
     actual, err = process.communicate()
     assert process.returncode == 0, err
     assert "attention unilm" in actual

@@ -74,9 +74,11 @@ def test_flags_set_the_beam_search(run, released, gpt):
 
 
 @pytest.mark.slow
-def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
+def test_one_seed_gives_the_same_text_in_another_process(start_command, released, gpt):
     flags = ("--samples", 3, "--temperature", 1.5, "--seed", 7, "--max-tokens", 8)
-    process = typed("roformer-tf", "generate", "--model", released("gpt_char"), "今天", *flags)
+    process = start_command(
+        "roformer-tf", "generate", "--model", released("gpt_char"), "今天", *flags
+    )
     out, err = process.communicate(timeout=120)
     assert process.returncode == 0, err
     expected = gpt.generate(["今天"], samples=3, temperature=1.5, seed=7, max_tokens=8)[0]

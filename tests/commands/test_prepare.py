@@ -27,9 +27,9 @@ def corpus(tmp_path, write_corpus):
 
 
 @pytest.fixture
-def prepare(typed, corpus, tmp_path):
+def prepare(start_command, corpus, tmp_path):
     def run(*flags, output=tmp_path / "rows", pattern="*"):
-        process = typed(
+        process = start_command(
             "roformer-tf", "prepare", "--corpus", corpus / pattern, "--output", output, *flags
         )
         out, err = process.communicate(timeout=120)
@@ -101,10 +101,10 @@ def test_a_folder_prepared_with_other_settings_is_unchanged(prepare, tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
 
 
-def test_corpora_have_names_and_documents_are_filtered(typed, corpus, tmp_path):
+def test_corpora_have_names_and_documents_are_filtered(start_command, corpus, tmp_path):
     text = (corpus / "0.txt").read_text("utf-8")
     (corpus / "0.txt").write_text(f"{text}短\n{text}", encoding="utf-8")
-    process = typed(
+    process = start_command(
         *("roformer-tf", "prepare", "--corpus", f"first={corpus}/*.txt", f"two={corpus}/*.jsonl"),
         *("--output", tmp_path / "rows", "--vocab", FIXTURES / "char" / "vocab.txt"),
         *("--min-characters", 2, "--drop-repeated-lines", "--duplicates", "exact"),

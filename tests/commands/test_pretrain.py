@@ -7,13 +7,13 @@ from importlib.metadata import version
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 
-def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrain_flags, tmp_path):
+def test_a_run_with_a_settings_file_and_flags_over_it(start_command, pretrain_flags, tmp_path):
     words = pretrain_flags(None)
     pairs = zip(words[::2], words[1::2], strict=True)
     lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in pairs]
     config = tmp_path / "settings.yaml"
     config.write_text("\n".join(lines))
-    process = typed(
+    process = start_command(
         "roformer-tf",
         *("pretrain", "--config", config, "--steps", 6, "--log-every", 2),
         *("--output", tmp_path / "run"),

@@ -363,7 +363,7 @@ def test_nothing_is_written_when_weights_cannot_be_read(to, name, unpacked, tmp_
 def test_weights_without_a_vocabulary_are_converted_with_a_warning(
     to, files, released, tmp_path, caplog
 ):
-    source = hostile.copied(released("word"), tmp_path / "bare.zip", leave=["vocab.txt"])
+    source = hostile.copied(released("word"), tmp_path / "bare.zip", skip=["vocab.txt"])
     target = run(source, tmp_path / "new", to)
     assert {path.name for path in target.iterdir()} == files
     (line,) = caplog.messages

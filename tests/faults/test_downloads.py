@@ -75,7 +75,7 @@ def test_a_download_is_complete_in_the_cache(server, cache, content):
     assert registry.download(NAME) == cache / FILE
     assert (cache / FILE).read_bytes() == content
     assert files_in(cache) == COMPLETE
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
 
 
 def test_a_terminal_shows_a_progress_bar(server, cache, capfd, monkeypatch):
@@ -91,19 +91,19 @@ def test_a_cached_file_needs_no_server(content, cache, monkeypatch):
         monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url)
         registry.download(NAME)
     assert registry.download(NAME) == registry.locate(NAME) == cache / FILE
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_model_name_as_a_source_is_downloaded(server, cache, content):
     assert registry.locate(NAME).read_bytes() == content
     assert registry.locate(NAME) == registry.locate(FILE.removesuffix(".zip"))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_the_mirror_may_end_with_a_slash(server, cache, monkeypatch):
     monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url + "/")
     registry.download(NAME)
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
 
 
 def test_two_processes_at_once_get_one_good_file(server, cache, content):
@@ -113,7 +113,7 @@ def test_two_processes_at_once_get_one_good_file(server, cache, content):
     assert [out for out, _ in outputs] == [f"{cache / FILE}\n"] * 2, outputs
     assert ["waiting for another process" in err for _, err in outputs].count(True) == 1
     assert (cache / FILE).read_bytes() == content
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert files_in(cache) == COMPLETE
 
 
@@ -138,7 +138,7 @@ def test_a_broken_connection_is_resumed(versions, server, cache, content):
     half = len(content) // 2 // registry.CHUNK * registry.CHUNK
     server.cuts = [half, registry.CHUNK]
     registry.download(NAME)
-    assert [requested_range for _, requested_range in server.asked] == [
+    assert [requested_range for _, requested_range in server.requests] == [
         "",
         f"bytes={half}-",
         f"bytes={half + registry.CHUNK}-",
@@ -154,7 +154,7 @@ def test_a_later_call_resumes(server, cache, content):
     assert files_in(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
     assert registry.cached(registry.find(NAME)) is None
     registry.download(NAME)
-    assert server.asked[2:] == [(FILE, f"bytes={CUT_AT}-")]
+    assert server.requests[2:] == [(FILE, f"bytes={CUT_AT}-")]
     assert (cache / FILE).read_bytes() == content
     assert files_in(cache) == COMPLETE
 
@@ -173,14 +173,14 @@ def test_without_a_version_the_download_restarts(versions, server, cache, conten
     server.versions, server.cuts, server.statuses = versions, [CUT_AT], [None, 503]
     error_of("503")
     registry.download(NAME)
-    assert [requested_range for _, requested_range in server.asked] == ["", "", ""]
+    assert [requested_range for _, requested_range in server.requests] == ["", "", ""]
     assert (cache / FILE).read_bytes() == content
 
 
 def test_without_range_support_the_download_restarts(server, cache, content):
     server.ranges, server.cuts = False, [CUT_AT]
     registry.download(NAME)
-    assert server.asked == [(FILE, ""), (FILE, f"bytes={CUT_AT}-")]
+    assert server.requests == [(FILE, ""), (FILE, f"bytes={CUT_AT}-")]
     assert (cache / FILE).read_bytes() == content
 
 
@@ -190,21 +190,21 @@ def test_another_mirror_does_not_resume_the_part_of_the_first(server, cache, con
     with Server({FILE: content}) as second:
         monkeypatch.setenv("ROFORMER_TF_MIRROR", second.url)
         registry.download(NAME)
-    assert second.asked == [(FILE, "")]
+    assert second.requests == [(FILE, "")]
 
 
 def test_a_part_without_its_metadata_is_not_used(server, cache, content):
     cache.mkdir()
     (cache / f"{FILE}.part").write_bytes(b"x" * 100)
     registry.download(NAME)
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
     assert (cache / FILE).read_bytes() == content
 
 
 def test_a_server_that_closes_every_connection_is_an_error(server, cache):
     server.cuts = [CUT_AT, 0]
     assert "closed the connection too early" in error_of(f"{CUT_AT:,} bytes")
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_silent_server_times_out(server, cache, monkeypatch):
@@ -232,7 +232,7 @@ def test_a_killed_download_leaves_nothing_that_looks_finished(share, server, cac
         assert registry.cached(registry.find(NAME)) is None
     assert registry.download(NAME).read_bytes() == content
     assert files_in(cache) == COMPLETE
-    assert all(requested_range for _, requested_range in server.asked[1:]), (
+    assert all(requested_range for _, requested_range in server.requests[1:]), (
         "the download did not resume"
     )
 
@@ -250,7 +250,7 @@ def test_a_complete_part_is_only_copied(server, cache, content):
     error_of("503")
     (cache / f"{FILE}.part").write_bytes(content)
     registry.download(NAME)
-    assert server.asked[2:] == [(FILE, f"bytes={len(content)}-")]
+    assert server.requests[2:] == [(FILE, f"bytes={len(content)}-")]
     assert (cache / FILE).read_bytes() == content
 
 
@@ -320,7 +320,7 @@ def test_a_file_that_has_changed_in_the_cache_is_refused(server, cache, content)
     assert str(path) in error_of("CRC.*")
     with pytest.raises(InputError, match="CRC"):
         roformer_tf.load(NAME)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     path.unlink()
     assert registry.download(NAME).read_bytes() == content
 

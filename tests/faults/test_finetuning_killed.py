@@ -50,13 +50,13 @@ def figures(run):
 @pytest.mark.slow  # interrupted without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_a_killed_run_resumes_with_the_same_weights_and_metrics(
-    flags, typed, tmp_path, capsys, monkeypatch, optimized_graphs
+    flags, start_command, tmp_path, capsys, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
     uninterrupted, run = tmp_path / "whole", tmp_path / "run"
     with optimized_graphs():
         assert main(["finetune", *flags(uninterrupted)]) == 0
-    process = typed("finetune/run_classifier.py", *flags(run))
+    process = start_command("finetune/run_classifier.py", *flags(run))
     deadline = time.monotonic() + 180
     second = run / "trials" / "rate-0.001-seed-1" / "checkpoints"
     while not any(second.glob("step-*")):
@@ -97,7 +97,7 @@ VECTORS = {
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_embedding_models_and_distillation_resume_too(
-    kind, released, typed, tmp_path, monkeypatch, optimized_graphs
+    kind, released, start_command, tmp_path, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
     train, uninterrupted, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
@@ -118,7 +118,7 @@ def test_embedding_models_and_distillation_resume_too(
     flags = [str(flag) for flag in flags]
     with optimized_graphs():
         assert main(["finetune", *flags, "--output", str(uninterrupted)]) == 0
-    process = typed("roformer-tf", "finetune", *flags, "--output", run)
+    process = start_command("roformer-tf", "finetune", *flags, "--output", run)
     deadline = time.monotonic() + 180
     while not any((run / "checkpoints").glob("step-*")):
         assert process.poll() is None, process.communicate()

@@ -39,7 +39,7 @@ def make(case, good, path):
         "without config": "bert_config.json",
     }
     if case in missing:
-        return hostile.copied(good, path, leave=[missing[case]])
+        return hostile.copied(good, path, skip=[missing[case]])
     if case == "encrypted":
         return hostile.encrypted(good, path)
     if case == "bomb":
@@ -57,7 +57,7 @@ def make(case, good, path):
     data[len(data) // 2] ^= 1
     if case == "shortened before it was packed":
         del data[len(data) // 2 :]
-    return hostile.copied(good, path, leave=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
+    return hostile.copied(good, path, skip=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
 
 
 @pytest.fixture
@@ -94,12 +94,12 @@ def test_a_bad_zip_is_refused_in_one_line_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_the_installed_command_refuses_a_bad_zip(released, tmp_path, temporary, typed):
+def test_the_installed_command_refuses_a_bad_zip(released, tmp_path, temporary, start_command):
     """This case gets the farthest: TensorFlow reads the file and prints messages of its own."""
     case = "flipped before it was packed"
     path = make(case, released("char"), tmp_path / "typed.zip")
     before = everything(tmp_path)
-    process = typed("roformer-tf", "fill-mask", "--model", path, "今天[MASK]")
+    process = start_command("roformer-tf", "fill-mask", "--model", path, "今天[MASK]")
     out, err = process.communicate(timeout=300)
     check(process.returncode, out, err, CASES[case])
     assert everything(tmp_path) == before

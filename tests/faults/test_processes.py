@@ -64,7 +64,7 @@ def free_port():
 
 
 @pytest.fixture
-def started(request, typed):
+def started(request, start_command):
     """started(flags, processes, devices=1) → the processes of a run, which end with the test.
 
     Most of their time goes into compiling, so the quick tests skip XLA's optimizations. The slow
@@ -83,7 +83,7 @@ def started(request, typed):
                 "JAX_PROCESS_ID": str(process_id),
             }
             processes.append(
-                typed(
+                start_command(
                     "pretrain/run_mlm.py",
                     *flags,
                     *(["--distributed"] if count > 1 else []),

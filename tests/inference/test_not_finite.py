@@ -20,7 +20,7 @@ from roformer_tf.inference.fill_mask import MaskedModel, candidates
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
-from tests.support.random_model import TINY, random_model, random_writer, tokenizer_of
+from tests.support.random_model import TINY, random_causal_lm, random_model, tokenizer_of
 
 needs_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 KERNEL = "roformer.encoder.layer.0.output.dense.weight"
@@ -36,7 +36,7 @@ def valid_folders(finetuned, tmp_path_factory):
         model = kind(config)
         model.tokenizer = tokenizer
         model.save_pretrained(folder / name)
-    random_writer(folder / "causal")
+    random_causal_lm(folder / "causal")
     return {path.name: path for path in folder.iterdir()} | {
         "labels": finetuned("classification"),
         "tags": finetuned("tagging"),
@@ -158,7 +158,7 @@ def test_outputs_of_a_model_in_memory_are_checked(valid_folders):
 
 @pytest.mark.parametrize("beams", [1, 2])
 def test_a_generator_stops_at_logits_that_are_not_finite(beams, tmp_path):
-    model = random_writer(tmp_path / "causal")
+    model = random_causal_lm(tmp_path / "causal")
     model.mlm.bias.assign(model.mlm.bias * np.nan)
     with pytest.raises(InputError, match="not finite"):
         model.generate(["今"], beams=beams)

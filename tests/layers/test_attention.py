@@ -437,7 +437,7 @@ def test_activity_regularizers_apply_to_projections_as_in_keras():
 
 @pytest.mark.parametrize(("mode", "bound"), [("int8", 0.02), ("int4", 0.25)])
 @pytest.mark.parametrize("positions", [None, [[6, 0, 3], [2, 2, 5]]])
-@pytest.mark.usefixtures("quantizing")
+@pytest.mark.usefixtures("no_garbage_collection")
 @each_layer
 def test_quantized_projections_change_the_output_little(kind, mode, bound, positions):
     layer = make(kind)

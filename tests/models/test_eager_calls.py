@@ -144,7 +144,7 @@ def test_within_another_model_the_training_argument_is_respected(make, steps):
     assert len(steps) == len(dropped) == 3
 
 
-def test_changed_weights_and_layers_take_effect(make, quantizing):
+def test_changed_weights_and_layers_take_effect(make, no_garbage_collection):
     model = make("of_first")
     for _ in range(2):
         model(random_inputs(2, 7))

@@ -236,7 +236,7 @@ def relative(got, want):
     ("name", "mode", "bound"),
     [("masked_lm", "int8", 0.03), ("masked_lm", "int4", 0.3), ("of_first", "int8", 0.03)],
 )
-@pytest.mark.usefixtures("quantizing", "eager_steps")
+@pytest.mark.usefixtures("no_garbage_collection", "eager_steps")
 @pytest.mark.slow
 def test_quantization_changes_outputs_little(name, mode, bound, make, inputs, tmp_path):
     model = make(name, "v1", num_hidden_layers=1)

@@ -415,7 +415,9 @@ def test_bfloat16_is_accurate_within_its_precision(form, encoder_of, to_float64)
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
 @pytest.mark.slow
-def test_quantization_changes_hidden_states_little(form, encoder_of, to_float64, quantizing):
+def test_quantization_changes_hidden_states_little(
+    form, encoder_of, to_float64, no_garbage_collection
+):
     encoder, inputs = encoder_of(form), random_inputs()
     want = to_float64(encoder(inputs))
     encoder.quantize("int8")

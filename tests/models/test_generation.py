@@ -11,7 +11,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from tests.support.random_model import TINY, random_writer, tokenizer_of
+from tests.support.random_model import TINY, random_causal_lm, tokenizer_of
 
 CLASSES = {
     "gpt_char": RoFormerForCausalLM,
@@ -192,7 +192,7 @@ def test_no_text_ends_before_min_tokens(gpt, beams):
 
 
 def test_a_higher_length_penalty_gives_longer_texts(tmp_path):
-    model = random_writer(tmp_path / "model")
+    model = random_causal_lm(tmp_path / "model")
     prompts = [[model.tokenizer.cls_id, 5 + i] for i in range(12)]
 
     def tokens(length_penalty):

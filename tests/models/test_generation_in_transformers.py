@@ -12,7 +12,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.models.generation import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM
-from tests.support.random_model import random_writer
+from tests.support.random_model import random_causal_lm
 
 pytestmark = pytest.mark.hf
 
@@ -30,7 +30,7 @@ def exported(request, released, transformers, tmp_path_factory):
     if request.param == "gpt_char":
         source = released("gpt_char")
     else:
-        random_writer(source, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
+        random_causal_lm(source, hidden_size=32, num_hidden_layers=2, num_attention_heads=4)
     target = folder / "huggingface"
     assert main(["checkpoints", "convert", str(source), str(target), "--to", "huggingface"]) == 0
     assert transformers.AutoConfig.from_pretrained(target).architectures == ["RoFormerForCausalLM"]

@@ -102,7 +102,7 @@ def test_rematerialize_is_saved(classifier, tmp_path):
     assert keras.saving.load_model(tmp_path / "model.keras").encoder.rematerialize
 
 
-@pytest.mark.usefixtures("quantizing")
+@pytest.mark.usefixtures("no_garbage_collection")
 def test_a_quantized_model_is_not_saved(classifier, tmp_path):
     classifier.quantize("int8")
     with pytest.raises(InputError, match=r"saved as \.keras: dtype .*int8"):

@@ -177,7 +177,7 @@ def test_weights_are_packed_once_and_again_after_a_change(tiny, method, monkeypa
     assert len(sessions) == 2
 
 
-def test_unsupported_models_are_decoded_by_keras(tiny, quantizing, monkeypatch):
+def test_unsupported_models_are_decoded_by_keras(tiny, no_garbage_collection, monkeypatch):
     model = model_of(tiny, num_hidden_layers=1)
     assert OnnxStep.can_read(model)
     with plain_forms():  # as on a GPU

@@ -26,7 +26,7 @@ from roformer_tf.pretraining.windowed_losses import (
     predicted_texts,
     token_losses,
 )
-from tests.support.random_model import LETTERS, TINY, random_writer, tokenizer_of
+from tests.support.random_model import LETTERS, TINY, random_causal_lm, tokenizer_of
 
 LENGTHS = (9, 16, 40)
 
@@ -38,7 +38,7 @@ def models(tmp_path_factory):
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     folder = tmp_path_factory.mktemp("models")
-    random_writer(folder / "causal")
+    random_causal_lm(folder / "causal")
     keras.utils.set_random_seed(1)
     tokenizer = tokenizer_of()
     model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))

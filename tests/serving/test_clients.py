@@ -8,7 +8,7 @@ from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, ServeConfig
-from tests.support.random_model import random_writer
+from tests.support.random_model import random_causal_lm
 
 pytestmark = [pytest.mark.clients, pytest.mark.usefixtures("eager_steps")]
 
@@ -143,7 +143,7 @@ def test_clients_choose_one_of_several_models(served, released, finetuned, want)
 @pytest.fixture(scope="module")
 def generator(served, tmp_path_factory):
     folder = tmp_path_factory.mktemp("writer") / "model"
-    model = random_writer(folder, max_position_embeddings=64)
+    model = random_causal_lm(folder, max_position_embeddings=64)
     with served(folder) as at:
         yield model, url(at)
 

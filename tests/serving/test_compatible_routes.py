@@ -16,7 +16,7 @@ from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
-from tests.support.random_model import random_writer
+from tests.support.random_model import random_causal_lm
 from tests.support.service_app import create_task_app
 
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")
@@ -64,7 +64,7 @@ def scores(finetuned):
 @pytest.fixture(scope="module")
 def generator(tmp_path_factory):
     folder = tmp_path_factory.mktemp("writer") / "model"
-    return random_writer(folder, max_position_embeddings=64), client_of(folder)
+    return random_causal_lm(folder, max_position_embeddings=64), client_of(folder)
 
 
 def decode_vector(item):

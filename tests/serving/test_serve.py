@@ -598,8 +598,10 @@ FLOAT32 = ("--precision", "float32")  # no message is printed about it
 
 
 @pytest.mark.slow
-def test_the_command_serves_until_sigterm(typed, finetuned):
-    process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0, *FLOAT32)
+def test_the_command_serves_until_sigterm(start_command, finetuned):
+    process = start_command(
+        "roformer-tf", "serve", finetuned("classification"), "--port", 0, *FLOAT32
+    )
     try:
         message = process.stdout.readline()
         at = urlsplit(next(word for word in message.split() if word.startswith("http://")))

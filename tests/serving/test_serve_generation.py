@@ -27,7 +27,7 @@ from roformer_tf.serving.serve_generation import (
 )
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
-from tests.support.random_model import TINY, random_writer, tokenizer_of
+from tests.support.random_model import TINY, random_causal_lm, tokenizer_of
 from tests.support.service_app import create_generation_app, served_generator
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
@@ -43,7 +43,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def model(folder):
-    return random_writer(folder, max_position_embeddings=512)
+    return random_causal_lm(folder, max_position_embeddings=512)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.serving.serve_generation import ServedGenerator
-from tests.support.random_model import random_writer
+from tests.support.random_model import random_causal_lm
 from tests.support.service_app import create_generation_app
 from tests.support.service_page import Page
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory):
-    return random_writer(tmp_path_factory.mktemp("poems") / "model", max_position_embeddings=512)
+    return random_causal_lm(tmp_path_factory.mktemp("poems") / "model", max_position_embeddings=512)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, ServeConfig
-from tests.support.random_model import random_writer
+from tests.support.random_model import random_causal_lm
 
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -25,7 +25,7 @@ DOCUMENTS = {"park": "我们去公园", "weather": "今天天气很好"}
 @pytest.fixture(scope="module")
 def folders(finetuned, released, tmp_path_factory):
     writer = tmp_path_factory.mktemp("writer") / "model"
-    random_writer(writer, max_position_embeddings=64)
+    random_causal_lm(writer, max_position_embeddings=64)
     tasks = [finetuned(task) for task in ("classification", "tagging", "pair")]
     return dict(zip(NAMES, [*tasks, writer, released("sim_char")], strict=True))
 

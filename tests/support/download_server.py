@@ -31,9 +31,9 @@ class Server:
 
     def __init__(self, files):
         self.files = dict(files)
-        self.asked = []
+        self.requests = []
         """(file, Range header) of each request, with "" for a request of the whole file."""
-        self.accounts = []
+        self.authorizations = []
         """The Authorization header of each request, or None."""
         self.cuts = []
         """For each of the next responses, the number of bytes after which the connection breaks."""
@@ -77,8 +77,8 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         if name not in server.files:
             name = name.partition("?")[0]
         requested_range = self.headers.get("Range", "")
-        server.asked.append((name, requested_range))
-        server.accounts.append(self.headers.get("Authorization"))
+        server.requests.append((name, requested_range))
+        server.authorizations.append(self.headers.get("Authorization"))
         status = server.statuses.pop(0) if server.statuses else None
         cut = server.cuts.pop(0) if server.cuts else None
         if status or name not in server.files:

@@ -11,18 +11,18 @@ import zlib
 BLOCK = bytes(1 << 20)
 
 
-def copied(source, target, *, leave=(), extra=()):
-    """Copy a zip without the names that end with `leave`, and add `extra` (ZipInfo, bytes)."""
+def copied(source, target, *, skip=(), extra=()):
+    """Copy a zip without the names that end with `skip`, and add `extra` (ZipInfo, bytes)."""
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
         for info in old.infolist():
-            if not info.filename.endswith(tuple(leave)):
+            if not info.filename.endswith(tuple(skip)):
                 new.writestr(info, old.read(info))
         for info, content in extra:
             new.writestr(info, content)
     return target
 
 
-def named(name):
+def member_with_exact_name(name):
     """A member with exactly this name: ZipInfo's constructor would normalize some names."""
     info = zipfile.ZipInfo("x")
     info.filename = info.orig_filename = name
@@ -66,7 +66,7 @@ def with_bomb(source, target, member, megabytes, *, declared=None):
     `declared` is the size that the zip states, if it differs. Writing is fast: after a full flush,
     every deflated block of zeros is the same few bytes.
     """
-    copied(source, target, leave=[member])
+    copied(source, target, skip=[member])
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
     first, rest = (deflate.compress(BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
     data = first + rest * (megabytes - 1) + deflate.flush()

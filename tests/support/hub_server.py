@@ -32,7 +32,7 @@ class HubServer(Server):
 
     def downloads(self):
         """The names of the requested files, without listings."""
-        names = [unquote(urlsplit(path).path) for path, _ in self.asked]
+        names = [unquote(urlsplit(path).path) for path, _ in self.requests]
         return [name.rpartition("/")[2] for name in names if "/resolve/" in name]
 
 
@@ -75,4 +75,4 @@ class ModelScopeServer(Server):
 
     def downloads(self):
         """The names of the requested files, without listings."""
-        return [path.partition("&FilePath=")[2] for path, _ in self.asked if "&" in path]
+        return [path.partition("&FilePath=")[2] for path, _ in self.requests if "&" in path]

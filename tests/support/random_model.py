@@ -34,7 +34,7 @@ def random_model(task, tokenizer=None, **sizes):
     return model
 
 
-def random_writer(folder, seed=3, **sizes):
+def random_causal_lm(folder, seed=3, **sizes):
     """Save a causal language model with random weights to a folder, and return it."""
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of()

@@ -47,7 +47,7 @@ def nested_entities(rng, length):
     return [("地名", 0, length), *inner]
 
 
-def answer(task, example, sureness, noise=0.0):
+def prediction_of(task, example, sureness, noise=0.0):
     """A prediction: confidently correct if `sureness` is high, confidently wrong if it is low."""
     if task.separate_texts:
         rank = 1 if sureness + noise > 0 else int(rng_of(example).integers(2, 12))
@@ -118,7 +118,7 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
 
     def predictions_of(examples):
         return [
-            answer(task, item, 1, noise)
+            prediction_of(task, item, 1, noise)
             for item, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
         ]
 

@@ -17,7 +17,7 @@ from roformer_tf.serving.serve_generation import (
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
-from tests.support.random_model import random_writer, save_random_models
+from tests.support.random_model import random_causal_lm, save_random_models
 from tests.support.service_app import served_generator
 from tests.support.wiring import assert_wired, post
 from tests.wiring.test_vectors import Model, Vectors, random_texts, write
@@ -32,7 +32,7 @@ def models(tmp_path_factory, eagerly):
     task = Classification(labels=("坏", "好"), label_column="label")
     vectors = Model()
     vectors.save(Vectors(), folder / "vectors")
-    random_writer(folder / "writer")
+    random_causal_lm(folder / "writer")
     documents = write(folder / "documents.txt", random_texts(5, 3))
     result = ["--model", folder / "vectors", "--documents", documents, "--index", folder / "index"]
     with eagerly():

@@ -219,14 +219,16 @@ def flags(checkpoint, tmp_path_factory):
     return lambda output: ["finetune", *arguments, "--no-baseline", "--output", str(output)]
 
 
-def result(run, untimed):
+def result(run, stable_metrics):
     """The outcome of a run: the loss of each step, the metrics of each epoch, and the weights."""
-    losses = [line["loss"] for line in untimed(run / "metrics.jsonl")]
-    figures = untimed(run / "evaluations.jsonl")
+    losses = [line["loss"] for line in stable_metrics(run / "metrics.jsonl")]
+    figures = stable_metrics(run / "evaluations.jsonl")
     return losses, figures, (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_an_interrupted_run_ends_like_an_uninterrupted_one(flags, tmp_path, monkeypatch, untimed):
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(
+    flags, tmp_path, monkeypatch, stable_metrics
+):
     uninterrupted, run = (tmp_path / name for name in ("whole", "run"))
     assert main(flags(uninterrupted)) == 0
     save = trial.save_checkpoint
@@ -241,6 +243,6 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(flags, tmp_path, monk
         assert main(flags(run)) == 130
     assert not (run / "model").exists()
     assert main(flags(run)) == 0
-    assert result(run, untimed) == result(uninterrupted, untimed)
-    losses = result(uninterrupted, untimed)[0]
+    assert result(run, stable_metrics) == result(uninterrupted, stable_metrics)
+    losses = result(uninterrupted, stable_metrics)[0]
     assert len(set(losses)) == len(losses) == 8  # so that wrong batches are detected

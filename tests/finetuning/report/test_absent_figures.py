@@ -14,7 +14,7 @@ from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training import plots
 from roformer_tf.translation import LANGUAGES, Translator
-from tests.support.report_run import answer, english_in, make_run
+from tests.support.report_run import english_in, make_run, prediction_of
 
 UNDEFINED = {
     "classification": ("1", {"macro_f1", "roc_auc"}, "0"),
@@ -37,7 +37,7 @@ def single_label_run(name, sureness=1):
         item._replace(label=(label,) * len(item.units) if name == "tagging" else label)
         for item in run.test.examples[:30]
     ]
-    answers = [answer(run.task, item, sureness) for item in examples]
+    answers = [prediction_of(run.task, item, sureness) for item in examples]
     test = EvaluatedSet(
         examples=examples, lengths=np.full(30, 5), predictions=answers, baseline=answers
     )
@@ -110,7 +110,7 @@ def test_a_leak_is_reported_if_the_metric_is_undefined():
     test = EvaluatedSet(
         examples=examples,
         lengths=np.full(40, 5),
-        predictions=[answer(run.task, item, 1) for item in examples],
+        predictions=[prediction_of(run.task, item, 1) for item in examples],
         duplicates=duplicates(run.train.examples, examples),
     )
     message = analyse(ReportData(**run.__dict__ | {"test": test}))["warnings"]
@@ -124,7 +124,7 @@ def test_missing_labels_are_reported_for_each_set():
     valid = EvaluatedSet(
         examples=item,
         lengths=np.full(len(item), 5),
-        predictions=[answer(run.task, x, 1) for x in item],
+        predictions=[prediction_of(run.task, x, 1) for x in item],
     )
     message = analyse(ReportData(**run.__dict__ | {"valid": valid}))["warnings"]
     assert [x for x in message if x.startswith("The validation set has no example of 1:")]
@@ -135,7 +135,7 @@ def test_missing_labels_are_reported_for_each_set():
 def test_a_perfect_metric_has_no_interval_of_zero_width(name, monkeypatch):
     """All bootstrap samples of a perfect test set are perfect, so F1 has no interval."""
     run = make_run(name, leaked=0)
-    answers = [answer(run.task, item, 1) for item in run.test.examples]
+    answers = [prediction_of(run.task, item, 1) for item in run.test.examples]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
     report = analyse(ReportData(**run.__dict__ | {"test": test}))
     metric = "macro_f1" if name == "classification" else "f1"

@@ -32,7 +32,7 @@ from roformer_tf.tasks.table import TASKS
 from roformer_tf.training import plots
 from roformer_tf.training.run_files import plain
 from roformer_tf.translation import LANGUAGES, Message, Translator
-from tests.support.report_run import answer, english_in, make_run
+from tests.support.report_run import english_in, make_run, prediction_of
 
 SLOW_TASKS = ("pair", "paraphrase")  # their reports have the same sections as two other tasks
 REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in SLOW_TASKS else x for x in TASKS]
@@ -521,7 +521,7 @@ def test_few_examples_and_a_better_baseline_are_reported():
     actual = next(
         i for i, item in enumerate(run.test.examples) if i > 10 and item.label == worse[i].label
     )
-    worse[actual] = answer(run.task, run.test.examples[actual], -1)
+    worse[actual] = prediction_of(run.task, run.test.examples[actual], -1)
     nearly_equal = run.test.__dict__ | {"baseline": worse}
     assert "is not shown" in single_warning("simple baseline", test=EvaluatedSet(**nearly_equal))
 
@@ -605,7 +605,10 @@ def test_truncation_imbalance_and_unpredicted_labels_are_reported():
 def test_texts_of_the_data_are_escaped_in_pages(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
     first, *rest = run.test.examples
-    answers = [answer(run.task, first, -9), *(answer(run.task, item, 9) for item in rest)]
+    answers = [
+        prediction_of(run.task, first, -9),
+        *(prediction_of(run.task, item, 9) for item in rest),
+    ]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
     report = analyse(ReportData(**run.__dict__ | {"test": test}))
     assert report["mistakes"][0]["place"] == "test.tsv:2"
