@@ -271,6 +271,9 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     try:
         # BaseLoader reads every value as text: `output: no` is the folder "no".
         values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
+    except FileNotFoundError:
+        message = Message("there is no file {path}. Check the path and the spelling.", path=path)
+        raise InputError(message) from None
     except OSError as error:
         message = Message("cannot read {path}: {reason}.", path=path, reason=error.strerror)
         raise InputError(message) from None

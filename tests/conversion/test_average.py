@@ -139,7 +139,8 @@ def other_weights(folder, tmp_path):
     tensors = load_file(folder / WEIGHTS)
     written = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
     save_file(written, folder / WEIGHTS, {"format": "pt"})
-    (folder / "embedding.json").unlink()
+    for name in ("embedding.json", "modules.json"):
+        (folder / name).unlink()
     return "have different weights, such as pooler/dense/"
 
 

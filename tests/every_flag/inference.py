@@ -28,7 +28,7 @@ def reading(part, base, before="{texts}", flag="--input", example="{columns}", f
     plain = base.replace(f"{flag} {before}", "")
     return [
         Row("--text-columns 乙", part, base=f"{plain} {flag} {{columns}}"),
-        Row("--encoding big5", part, base=f"{plain} {flag} {{big5}}"),
+        Row("--encoding gb18030", part, base=f"{plain} {flag} {{big5}}"),
         Row(f"--first-line {first}", part, base=f"{plain} {flag} {example} --text-columns 1"),
         Row("--sheet 二", part, base=f"{plain} {flag} {{book}}"),
     ]
@@ -117,7 +117,7 @@ TABLES = {
                 without="--text-columns 甲 乙",
                 base="--model {mlm} --input {triples} --output {out}/scores.tsv",
             ),
-            Row("--encoding big5", "scores.tsv", base=PAIRS.format("{pairs_big5}")),
+            Row("--encoding gb18030", "scores.tsv", base=PAIRS.format("{pairs_big5}")),
             Row("--first-line example", "scores.tsv"),
             Row("--sheet 二", "scores.tsv", base=PAIRS.format("{pairs_book}")),
         ],
@@ -302,7 +302,7 @@ TABLES = {
             Row("--output {out}/other.json", "other.json"),
             Row("--corpus {more_texts}", "lengths.json"),
             Row("--field 甲", "lengths.json", base=CORPUS.replace("{texts}", "{corpus}")),
-            Row("--encoding big5", "lengths.json", base=CORPUS.replace("{texts}", "{corpus_big5}")),
+            Row("--encoding gb18030", "lengths.json", base=CORPUS.replace("{texts}", "{corpus_big5}")),
             Row("--strict", "exit", base=CORPUS.replace("{texts}", "{damaged}"), exits=(0, 2)),
             Row("--min-characters 12", "lengths.json"),
             Row(

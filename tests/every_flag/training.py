@@ -21,7 +21,7 @@ def preparation_rows(base, rows):
     return [
         Row("--corpus {more_passages}", rows),
         Row("--field 甲", rows, base=base_with("corpus")),
-        Row("--encoding big5", rows, base=base_with("corpus_big5")),
+        Row("--encoding gb18030", rows, base=base_with("corpus_big5")),
         Row("--strict", "exit", base=base_with("damaged"), exits=(0, 2)),
         Row("--min-characters 30", rows),
         Row("--drop-repeated-lines", rows, base=base_with("repeated")),
@@ -318,7 +318,7 @@ TABLES = {
                 slow=True,
             ),
             Row(
-                "--encoding big5",
+                "--encoding gb18030",
                 METRICS,
                 base=ONE_BATCH.replace("{examples}", "{examples_big5}"),
                 slow=True,
