@@ -160,7 +160,8 @@ def _carried(
     none = ops.zeros_like(last[:, :1])
     before = ops.concatenate([last[:, 1:], none] if backwards else [none, last[:, :-1]], axis=1)
     # The sums over chunks are a product with a mask (B, K, K), not a loop: XLA has no gradient of a
-    # loop of unknown length. Up to a million tokens, the product takes less time than the rest.
+    # loop of unknown length. By operation counts (4 heads of 64), the product is a tenth of the
+    # layer at 32,768 tokens, and equals the rest at some 300,000.
     place = ops.arange(ops.shape(ids)[1])
     earlier = place[None, :] > place[:, None] if backwards else place[None, :] < place[:, None]
     joined = ops.cast((last[:, None, :] == before[..., None]) & earlier, k.dtype)

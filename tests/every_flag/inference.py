@@ -302,7 +302,11 @@ TABLES = {
             Row("--output {out}/other.json", "other.json"),
             Row("--corpus {more_texts}", "lengths.json"),
             Row("--field 甲", "lengths.json", base=CORPUS.replace("{texts}", "{corpus}")),
-            Row("--encoding gb18030", "lengths.json", base=CORPUS.replace("{texts}", "{corpus_big5}")),
+            Row(
+                "--encoding gb18030",
+                "lengths.json",
+                base=CORPUS.replace("{texts}", "{corpus_big5}"),
+            ),
             Row("--strict", "exit", base=CORPUS.replace("{texts}", "{damaged}"), exits=(0, 2)),
             Row("--min-characters 12", "lengths.json"),
             Row(
