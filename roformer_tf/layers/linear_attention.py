@@ -8,7 +8,7 @@ numbers:
 
 The sum over keys and values is computed first: Σ_n R_n φ(k_n) v_nᵀ has M × V numbers for any
 length. With a mask, sequences are split into chunks: scores of pairs within a chunk, sums for the
-chunks before it (and, if it is not causal, after it).
+chunks before it (and, if it is not causal, after it). Only these sums grow with K².
 
 Axes: B batch, T queries, S keys, N heads, H head size, M features of a map, V value size,
 C tokens of a chunk, K chunks.
