@@ -303,7 +303,8 @@ def test_a_missing_yaml_file_is_reported(run, tmp_path):
     code, _, err = run("--config", tmp_path / "none.yaml")
     assert code == 2
     assert err == (
-        f"roformer-tf try: cannot read {tmp_path / 'none.yaml'}: No such file or directory.\n"
+        f"roformer-tf try: there is no file {tmp_path / 'none.yaml'}. Check the path and the "
+        "spelling.\n"
     )
     assert run("--output", "x", "--config")[0] == 2
 
