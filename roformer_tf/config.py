@@ -363,7 +363,10 @@ def block_length(window: int) -> int:
 
 
 _REQUIRED = (
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
     "intermediate_size",
 )
 _LARGEST = 3.4e38  # the largest number in float32
@@ -386,9 +389,16 @@ _COUNTS = (
     "global_attn_every_n_layers",
 )
 _FORMS = (
-    *("position_embedding_type", "relative_attention_num_buckets"),
-    *("relative_attention_max_distance", "rotary_share", "rotary_value", "rope_parameters"),
-    *("use_logn_attn", "trained_length", "local_attention", "global_attn_every_n_layers"),
+    "position_embedding_type",
+    "relative_attention_num_buckets",
+    "relative_attention_max_distance",
+    "rotary_share",
+    "rotary_value",
+    "rope_parameters",
+    "use_logn_attn",
+    "trained_length",
+    "local_attention",
+    "global_attn_every_n_layers",
 )
 """Keys of architectures other than RoFormer. In files only if not the default."""
 _HUGGING_FACE_KEYS = frozenset(

@@ -34,7 +34,6 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
-from roformer_tf.tasks.table import load_task
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog
@@ -148,13 +147,15 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
             "and settings to continue, or another --output to start anew."
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
+    best = trial.folder / BEST
     # Vectors are not computed in bfloat16, nor by a graph.
-    engine: Any = ("keras", "float32") if task.separate_texts else ()
-    opened = open_finetuned(trial.folder / BEST, *engine)
+    opened = (
+        open_finetuned(best, "keras", "float32") if task.separate_texts else open_finetuned(best)
+    )
     alone = {name: predict_encoded(opened.model, opened.task, x) for name, x in encoded.items()}
     if trial.cross_validated:
         alone["valid"] = task.decoding.predict_all(np.load(trial.folder / HELD_OUT))
-    task = load_task(trial.folder / BEST)
+    task = opened.task  # with the choices on the validation set
     predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
     if tfidf is not None:
         parts = tfidf.model, trial.valid, alone["valid"]

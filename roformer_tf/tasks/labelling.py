@@ -160,7 +160,9 @@ class Labelling(Part):
         names = dict(zip(self.task.label_values, self.task.labels, strict=True))
 
         def name(label: Label) -> Label:
-            return tuple(map(name, label)) if isinstance(label, tuple) else names.get(label, label)
+            if isinstance(label, tuple):
+                return tuple(map(name, label))
+            return names.get(label, label)
 
         return [example._replace(label=name(example.label)) for example in examples]
 

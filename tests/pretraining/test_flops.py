@@ -132,8 +132,8 @@ def test_with_visible_keys_a_window_limits_the_flops():
     assert seen == everything * 50 + 2 * everything * 5
 
 
-@pytest.mark.parametrize(("objective", "beside"), [("masked", 3), ("causal", 2)])
-def test_local_layers_of_a_causal_stage_attend_only_backwards(objective, beside):
+@pytest.mark.parametrize(("objective", "neighbours"), [("masked", 3), ("causal", 2)])
+def test_local_layers_of_a_causal_stage_attend_only_backwards(objective, neighbours):
     """Local layers of a causal stage attend only to earlier tokens.
 
     The objective decides this, because the architecture file usually does not.
@@ -142,7 +142,7 @@ def test_local_layers_of_a_causal_stage_attend_only_backwards(objective, beside)
     arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), objective=objective)
     near, nearer = (shape(local_attention=2 * window) for window in (64, 32))
     gap = stage_flops(arguments, stage, near) - stage_flops(arguments, stage, nearer)
-    assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, with only full blocks
+    assert gap == 2 * 12 * 24 * 640 * neighbours * 32  # two local layers, in whole blocks
 
 
 def test_a_token_of_the_base_size_takes_567_million_flops():
