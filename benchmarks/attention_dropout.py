@@ -68,9 +68,9 @@ def table(losses: Losses) -> str:
         cells = ", ".join(f"{loss:.4f}" for loss in each)
         lines.append(f"| {rate:g} | {cells} | {np.mean(each):.4f} |")
     without, dropped = losses.values()
-    each = np.subtract(without, dropped)
-    cells = ", ".join(f"{x:+.4f}" for x in each)
-    mean, half = difference(each)
+    differences = np.subtract(without, dropped).tolist()
+    cells = ", ".join(f"{x:+.4f}" for x in differences)
+    mean, half = difference(differences)
     lines.append(f"| 0 − 0.1 | {cells} | {mean:+.4f} [{mean - half:+.4f}, {mean + half:+.4f}] |")
     return "\n".join(lines)
 

@@ -62,7 +62,7 @@ def make(folder, output):
     files = [Path(folder) / f"{name}.conll.gz" for name in ("train", "valid", "test")]
     contents = [gzip.decompress(file.read_bytes()).decode().strip() for file in files]
     sentences = [flat(x.splitlines()) for content in contents for x in content.split("\n\n")]
-    sets = {"train": [], "valid": [], "test": []}
+    sets: dict[str, list] = {"train": [], "valid": [], "test": []}
     for number, (text, entities) in enumerate(sentences):
         name = "test" if number % 5 == 0 else "valid" if number % 10 == 1 else "train"
         spans = [
@@ -95,7 +95,9 @@ def score(model, path):
 
     rows = [json.loads(line) for line in Path(path).read_text(encoding="utf-8").splitlines()]
     predictions = roformer_tf.load(model)([row["text"] for row in rows])
-    right, gold, predicted = Counter(), Counter(), Counter()
+    right: Counter = Counter()
+    gold: Counter = Counter()
+    predicted: Counter = Counter()
     for row, prediction in zip(rows, predictions, strict=True):
         gold_levels = levels(map(as_tuple, row["entities"]))
         predicted_levels = levels(map(as_tuple, prediction["spans"]))

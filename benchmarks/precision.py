@@ -114,7 +114,7 @@ def main() -> None:
         folder = Path(name)
         write_corpus(folder / "corpus.jsonl")
         rows = folder / "rows"
-        flags = {
+        flags: dict[str, Any] = {
             "vocab-size": Demo.vocab_size,
             "length": Demo.length,
             "held-out": Demo.held_out,

@@ -135,10 +135,10 @@ def _halves(text: str, fraction: float, tokenizer: RoFormerTokenizer) -> tuple[s
 def _random_reviews(
     reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator
 ) -> str:
-    """Return random reviews of `IN_FRONT` tokens in total."""
+    """Return random reviews of `REVIEW_TOKENS` tokens in total."""
     text = ""
     while len(offsets := tokenizer.offsets(text)) < REVIEW_TOKENS:
-        text += reviews[rng.integers(len(reviews))]
+        text += reviews[int(rng.integers(len(reviews)))]
     return text[: offsets[REVIEW_TOKENS - 1][1]]
 
 

@@ -23,8 +23,10 @@ from roformer_tf.pretraining.settings import step_flops
 def new_model(case: Case) -> Any:
     """Return a new model of the case's size."""
     shape = architecture(case)
-    names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
-    names += ("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob")
+    names = (
+        *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+        *("intermediate_size", "hidden_dropout_prob", "attention_probs_dropout_prob"),
+    )
     sizes = {name: getattr(shape, name) for name in names}
     sizes["max_position_embeddings"] = case.length
     torch.manual_seed(0)

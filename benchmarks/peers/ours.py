@@ -204,7 +204,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
     from roformer_tf.engines.network import Network
 
     chosen = choose(engine, precision)  # its message names a missing package
-    assert (chosen.engine, chosen.precision) == (engine, precision), chosen.message
+    assert (chosen.engine, chosen.precision) == (engine, precision), chosen.note
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
         network = Network(checkpoint.config, checkpoint.arrays)

@@ -112,7 +112,8 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
         models = [recipe.model_path(kind, seed) for seed in range(recipe.seeds)]
         indexes = [output / "indexes" / f"{kind}-{seed}" for seed in range(recipe.seeds)]
         mean_index = output / ("index" if kind == "pairs" else "indexes/pages")
-        for way, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
+        ways: dict[str, tuple[str, ...]] = {"vectors": (), "hybrid": ("--hybrid",)}
+        for way, flags in ways.items():
             methods[f"{way}, {title_of_kind}"] = [
                 (model, index, flags, f"{way}-{index.name}")
                 for model, index in zip(models, indexes, strict=True)

@@ -140,8 +140,8 @@ def draw_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> Su
     for example in read_labelled(test_set).train:
         if not isinstance(example.label, str):
             raise InputError(f"--examples: {test_set.name} has other than one label for each row.")
-        texts = example.texts
-        row = _pair(*texts, example.label) if len(texts) > 1 else {"text": texts[0]}
+        first, *others = example.texts
+        row = {"text_a": first, "text_b": others[0]} if others else {"text": first}
         by_label.setdefault(example.label, []).append({**row, "label": example.label})
     rng, drawn = np.random.default_rng(seed), []
     for label, rows in sorted(by_label.items()):
