@@ -119,10 +119,9 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(config.limits)}
-    health |= {name: getattr(task, name) for name in names}
-    health["lists_texts"] = task.labelling.lists_texts
+    health |= {x: getattr(task, x) for x in names} | {"lists_texts": task.labelling.lists_texts}
     router = APIRouter()
-    if len(task.text_columns) == 2 and not task.labelling.column_names:
+    if len(task.text_columns) == 2 and not (task.labelling.column_names or health["lists_texts"]):
         add_rerank(router, served.name, task, predict, config.limits)
     _add_predict(router, task, predict, config.limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher], served.choice)
