@@ -2,7 +2,8 @@
 
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
                of labels and numbers also, as at Text Embeddings Inference,
-               {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
+               {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists;
+               there the text X may also be alone in a list
                of models that can be asked for labels also
                {"texts": [text, …], "labels": [label, …], "template"?} → {"predictions": […]}
 
@@ -166,6 +167,5 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
 
 def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     """The labels of a prediction, the most probable first, or its number by its name."""
-    scores = prediction.get("scores", prediction)
-    ordered = sorted(scores.items(), key=lambda item: -item[1])
-    return [{"label": label, "score": score} for label, score in ordered]
+    scores = prediction.get("scores", prediction).items()
+    return [{"label": x, "score": y} for x, y in sorted(scores, key=lambda item: -item[1])]
