@@ -80,7 +80,7 @@ class EvaluateConfig:
 
 def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
-    check_output(config.output, config.data)
+    check_output(config.output, config.data, only=(".json", ".txt"))
     texts = config.columns.text_columns
     opened = open_finetuned(config.model, config.engine, config.precision, text_columns=texts)
     for note in opened.notes:

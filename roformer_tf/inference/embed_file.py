@@ -58,7 +58,7 @@ def embed_file(config: EmbedConfig) -> None:
 
     Raises InputError, and leaves no file, where a row holds no text.
     """
-    check_output(config.output, config.input)
+    check_output(config.output, config.input, only=FORMATS)
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
         report(

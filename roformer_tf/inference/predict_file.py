@@ -12,9 +12,9 @@ from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.prediction_files import (
     ERROR,
     STANDARD,
+    WRITTEN,
     cell_names,
     cells,
-    check_format,
     check_output,
     prediction_file,
     text_names,
@@ -102,8 +102,7 @@ def predict_file(config: PredictConfig) -> None:
 
     Raises InputError, and leaves no file, where no row is good, or under `strict` one is bad.
     """
-    check_format(config.output)
-    check_output(config.output, config.input)
+    check_output(config.output, config.input, only=WRITTEN)
     columns = config.reading.text_columns
     finetuned = open_finetuned(config.model, config.engine, config.precision, text_columns=columns)
     report(*finetuned.notes)

@@ -33,7 +33,8 @@ STANDARD = "-"
 # Column of what is wrong with a row.
 ERROR = "error"
 # What the names of files may end in, if they are the end of a known format.
-WRITTEN = {".tsv", ".txt", ".csv", ".jsonl", ".xlsx"}
+TSV = (".tsv", ".txt")
+WRITTEN = (*TSV, ".csv", ".jsonl", ".xlsx")
 # Characters (UTF-16 units) that a cell of Excel holds.
 MAX_CELL = 32_767
 # Rows of a sheet, with the header.
@@ -97,14 +98,23 @@ class PredictionFile:
         return [note.format(count=count) for note, count in self.changed.items()]
 
 
-def check_output(output: str | Path | None, *inputs: str | None) -> None:
-    """Raise InputError for an --output that is a folder or an input, or cannot be written."""
+def check_output(output: str | Path | None, *inputs: str | None, only: Sequence[str] = TSV) -> None:
+    """Raise InputError for an --output that is a folder or an input, or cannot be written.
+
+    Also for the name of a known format that is not among the `only` ones, and for one whose package
+    is not installed.
+    """
     if output is None or output == STANDARD:
         return
     if is_folder(output):
         raise InputError(f"--output {output} is a folder. Name a file.")
     if any(_is_same_file(name, output) for name in inputs if name):
         raise InputError(Message("--output {x} is also the input. Name another file.", x=output))
+    suffix = Path(str(output).lower()).suffix
+    if suffix in {*KINDS, *SPREADSHEETS, *DECOMPRESSORS} - {*only}:
+        raise InputError(f"--output {output}: name a {', '.join(sorted(only))} file.")
+    if suffix == ".xlsx":
+        check_packages(str(output), "xlsx", "openpyxl", otherwise="name a .csv file")
     check_writable(output)
 
 
@@ -112,14 +122,6 @@ def _is_same_file(name: str, output: str | Path) -> bool:
     with suppress(OSError, ValueError):  # it is not there, or no name of a file
         return Path(name).samefile(output)
     return False
-
-
-def check_format(output: str) -> None:
-    """Raise InputError for the name of another format, or one whose package is not installed."""
-    if Path(output.lower()).suffix in {*KINDS, *SPREADSHEETS, *DECOMPRESSORS} - WRITTEN:
-        raise InputError(f"--output {output}: name a {', '.join(sorted(WRITTEN))} file.")
-    if output.lower().endswith(".xlsx"):
-        check_packages(output, "xlsx", "openpyxl", otherwise="name a .csv file")
 
 
 @contextmanager

@@ -388,11 +388,12 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     """
     # Stdin can be read only once: it has no header to look for.
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
-    note = ""
+    texts, note = task.text_columns, ""
+    if is_stdin(path) and columns.text_columns and len(texts) == 1:
+        raise InputError("--text-columns: stdin has one text in each line. Give a file instead.")
     if kind == "txt" and not _has_columns(path, task, columns):
         examples = plain_examples(path, task, columns.encoding)
     else:
-        texts = task.text_columns
         if kind != "conll":
             texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)

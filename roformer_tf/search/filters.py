@@ -72,7 +72,7 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
 
     No text of a condition becomes SQL: fields and values are added to the parameters. Numbers
     compare with numbers. A string compares with any value as it is written: '007' is stored as
-    text, but '2020' as a number.
+    text, but '2020' as a number. TRUE and False in a table are true and false, too.
     """
     field = part["field"].strip("`")
 
@@ -83,18 +83,20 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         parameters.append(f'$."{field}"')
         return "json_extract(metadata, ?)"
 
-    def compare(operator: str, word: str) -> str:
+    def compare(sign: str, word: str) -> str:
         quoted = word[0] in "'\""
         if quoted or field == "id":  # ids are text, such as "8"
-            sql = f"ifnull(CAST({column()} AS TEXT) {operator} ?, 0)"
+            sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
             parameters.append(word[1:-1] if quoted else word)
-            return sql
-        kind = f"typeof({column()}) IN ('integer', 'real')"
-        sql = f"({kind} AND {column()} {operator} ?)"
-        # SQLite has no type of its own for true and false. Its integers have 64 bits.
-        number = {"true": "1", "false": "0"}.get(word.lower(), word)
-        exact = number.lstrip("+-").isdecimal() and abs(float(number)) < 2**63
-        parameters.append(int(number) if exact else float(number))
+        elif digit := {"true": "1", "false": "0"}.get(word.lower()):
+            # In SQLite those of JSON are 1 and 0; those of spreadsheets and CSV are text
+            sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
+            parameters.append(digit)
+        else:
+            sql = f"(typeof({column()}) IN ('integer', 'real') AND {column()} {sign} ?)"
+            # SQLite's integers have 64 bits
+            exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63
+            parameters.append(int(word) if exact else float(word))
         return sql
 
     if part["null"]:

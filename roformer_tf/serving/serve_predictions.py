@@ -2,7 +2,8 @@
 
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
                of labels and numbers also, as at Text Embeddings Inference,
-               {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
+               {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists;
+               there the text X may also be alone in a list
                of models that can be asked for labels also
                {"texts": [text, …], "labels": [label, …], "template"?} → {"predictions": […]}
 
@@ -119,10 +120,9 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(config.limits)}
-    health |= {name: getattr(task, name) for name in names}
-    health["lists_texts"] = task.labelling.lists_texts
+    health |= {x: getattr(task, x) for x in names} | {"lists_texts": task.labelling.lists_texts}
     router = APIRouter()
-    if len(task.text_columns) == 2 and not task.labelling.column_names:
+    if len(task.text_columns) == 2 and not (task.labelling.column_names or health["lists_texts"]):
         add_rerank(router, served.name, task, predict, config.limits)
     _add_predict(router, task, predict, config.limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher], served.choice)
@@ -167,6 +167,5 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
 
 def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     """The labels of a prediction, the most probable first, or its number by its name."""
-    scores = prediction.get("scores", prediction)
-    ordered = sorted(scores.items(), key=lambda item: -item[1])
-    return [{"label": label, "score": score} for label, score in ordered]
+    scores = prediction.get("scores", prediction).items()
+    return [{"label": x, "score": y} for x, y in sorted(scores, key=lambda item: -item[1])]

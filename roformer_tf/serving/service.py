@@ -103,9 +103,7 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
     index = SearchIndex(config.index)
     embedder = index.manifest.settings(vectors).open(source)
     index.manifest.check_model(index.folder, embedder)
-    reranker = None
-    if config.rerank is not None:
-        reranker = open_reranker(config.rerank, config.engine, precision)
+    reranker = open_reranker(config.rerank, config.engine, precision) if config.rerank else None
     retriever = Retriever(
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )

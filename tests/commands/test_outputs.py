@@ -96,6 +96,16 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, monkeypatch, 
     assert f"--output texts{kind} is also the input. Name" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", [".xlsx", ".csv", ".jsonl"])
+@pytest.mark.parametrize("command", ["similarity", "generate", "search"])
+def test_a_tsv_has_no_name_of_another_format(command, kind, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*COMMANDS[command].split(), f"results{kind}"]) == 2
+    assert f"--output results{kind}: name a .tsv, .txt file." in capsys.readouterr().err
+    assert main([*COMMANDS["evaluate --data"].split(), f"results{kind}"]) == 2
+    assert f"--output results{kind}: name a .json, .txt file." in capsys.readouterr().err
+
+
 def test_the_documents_of_a_search_are_not_its_output(tmp_path, capsys):
     documents = tmp_path / "documents.txt"
     documents.write_text("今天\n", encoding="utf-8")

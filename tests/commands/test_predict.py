@@ -101,6 +101,14 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
     assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
 
 
+def test_stdin_has_no_columns_to_name(finetuned, type_in, capfd):
+    type_in("label\ttext\n好\t今天很好\n".encode())
+    words = ["predict", "--model", str(finetuned("classification")), "--text-columns", "text"]
+    assert main(words) == 2
+    out, err = capfd.readouterr()
+    assert (out, "stdin has one text in each line. Give a file" in err) == ("", True)
+
+
 def test_empty_input_gives_only_a_header(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0

@@ -165,3 +165,18 @@ def test_an_export_can_search_the_index_of_its_model(source, exported, tmp_path)
 def test_settings_of_exported_vectors_cannot_be_changed(settings, reason, exported):
     with pytest.raises(InputError, match=reason):
         VectorSettings(**settings).open(exported("onnx", "embedding"))
+
+
+@pytest.mark.quick_cases("openvino")
+@pytest.mark.parametrize("to", TARGETS)
+def test_files_that_are_overwritten_change_nothing_until_the_export_is_opened_again(
+    source, tmp_path, to
+):
+    export(source("classification")[0], tmp_path / "out", to)
+    load = roformer_tf.load(tmp_path / "out")
+    want = load(TEXTS)
+    for path in (tmp_path / "out").rglob("*"):
+        if path.is_file():
+            with path.open("r+b") as file:  # as cp does, not as a new file
+                file.write(bytes(path.stat().st_size))
+    assert load(TEXTS) == want

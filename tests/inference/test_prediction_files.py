@@ -10,7 +10,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference import prediction_files
-from roformer_tf.inference.prediction_files import MAX_CELL, check_format, prediction_file
+from roformer_tf.inference.prediction_files import MAX_CELL, WRITTEN, check_output, prediction_file
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("0", "1"))
@@ -108,11 +108,11 @@ def test_each_prediction_is_one_line(tmp_path):
 @pytest.mark.parametrize("name", ["a.parquet", "a.json", "a.csv.gz", "a.XLS"])
 def test_other_file_formats_are_refused(name):
     with pytest.raises(InputError, match=r"name a \.csv, \.jsonl, \.tsv, \.txt, \.xlsx file"):
-        check_format(name)
+        check_output(name, only=WRITTEN)
 
 
 def test_a_missing_library_is_reported_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[xlsx\]'.* \.csv file"):
-        check_format("a.XLSX")
-    check_format("a.csv")
+        check_output("a.XLSX", only=WRITTEN)
+    check_output("a.csv", only=WRITTEN)

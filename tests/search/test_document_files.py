@@ -1,7 +1,10 @@
 """Files of documents: columns of texts, ids and metadata, and refusals."""
 
 import json
+from datetime import datetime
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from roformer_tf.errors import InputError
@@ -46,6 +49,16 @@ def test_other_columns_are_metadata_and_keep_numbers(tmp_path):
     assert [(item.text, "title" in item.metadata) for item in joined] == [
         ("打印 选择文件菜单。", False),
         ("天气 很好。", False),
+    ]
+
+
+def test_dates_of_parquet_are_written_as_in_spreadsheets(tmp_path):
+    times = [datetime(2024, 1, 2), datetime(2024, 1, 2, 8, 30)]
+    table = pa.table({"text": ["甲", "乙"], "day": [time.date() for time in times], "time": times})
+    pq.write_table(table, tmp_path / "documents.parquet")
+    assert [item.metadata for item in read(tmp_path / "documents.parquet")] == [
+        {"day": "2024-01-02", "time": "2024-01-02"},
+        {"day": "2024-01-02", "time": "2024-01-02 08:30:00"},
     ]
 
 

@@ -10,10 +10,10 @@ from roformer_tf.search.document_files import Document
 from roformer_tf.search.filters import parse_filter
 
 ROWS = [
-    {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True},
-    {"id": "b", "year": 2020, "lang": "en", "标 题": "引'号\"", "draft": False},
+    {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True, "stock": "TRUE"},
+    {"id": "b", "year": 2020, "lang": "en", "标 题": "引'号\"", "draft": False, "stock": "False"},
     {"id": "c", "year": 2021, "lang": "zh", "score": -1.5, "a.b": "x%y"},
-    {"id": "8", "lang": "it's"},
+    {"id": "8", "lang": "it's", "stock": True},
     {"id": None, "year": "unknown", "lang": "ZH-tw"},
 ]
 CASES = {
@@ -34,6 +34,10 @@ CASES = {
     "score < -1": "c",
     "draft = true": "a",
     "draft = FALSE": "b",
+    "`stock` = true": "a8",  # as text in spreadsheets, and in the CSV of pandas
+    "`stock` != true": "b",
+    "`stock` in (false)": "b",
+    "`stock` = 'TRUE'": "a",
     "`标 题` like '引%'": "b",
     "a.b = 'x%y'": "c",
     'lang = "it\'s"': "8",

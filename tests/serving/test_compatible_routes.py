@@ -257,6 +257,9 @@ def test_tei_predict(name, finetuned):
     want = [sorted_scores(x) for x in load(finetuned(name))(texts)]
     predictions = client.post("/predict", json={"inputs": inputs}).json()
     (single_prediction,) = [client.post("/predict", json={"inputs": inputs[0]}).json()]
+    if name == "classification":  # of the documentation of Text Embeddings Inference
+        batch = {"inputs": [[text] for text in inputs]}
+        assert client.post("/predict", json=batch).json() == predictions
     for prediction, labels in zip([*predictions, single_prediction], [*want, want[0]], strict=True):
         assert [x["label"] for x in prediction] == [label for label, _ in labels]
         assert [x["score"] for x in prediction] == pytest.approx([x for _, x in labels], abs=1e-6)

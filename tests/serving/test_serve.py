@@ -693,3 +693,6 @@ def test_multiple_choice_is_served(running, send, tmp_path):
             payload | {"choices": ["好", " "]},
         ):
             assert send(address, "/predict", invalid)[0] == 422
+        # the only choice of a text would have the probability 1, whatever it is
+        body = {"query": "今天天气", "documents": payload["choices"]}
+        assert send(address, "/rerank", body)[0] == 404
