@@ -70,6 +70,16 @@ def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
     return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
 
 
+def check_one_length(query: Tensor, value: Tensor) -> None:
+    """Raise InputError if query (B, T, …) and value (B, S, …) are known to differ in length."""
+    queries, keys = query.shape[1], value.shape[1]
+    if None not in (queries, keys) and queries != keys:
+        raise InputError(
+            f"the query has {queries} tokens, the value {keys}. sequence_ids, rotary_positions and "
+            "causal linear attention are for sequences that attend to themselves. Omit them."
+        )
+
+
 def within(positions: Tensor, length: Any) -> Tensor:
     """Positions (B, P) as int32, each from 0 to length − 1.
 

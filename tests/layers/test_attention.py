@@ -173,6 +173,19 @@ def test_a_mask_per_head_is_combined_with_the_mask_of_keras():
     np.testing.assert_allclose(got[tokens != 0], want[tokens != 0], atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sequence_ids": np.ones((B, T), "int32")}, "query has 7 tokens, the value 5"),
+        ({"rotary_positions": np.ones((T, 2), "int32")}, "query has 7 tokens, the value 5"),
+        ({"rotary_positions": np.ones((1, 2), "int32")}, "query has 7 tokens, the value 5"),
+    ],
+)
+def test_cross_attention_has_no_documents_and_no_axes(arguments, message):
+    with pytest.raises(InputError, match=message):
+        make()(tensor(B, T, D), tensor(B, S, D), **arguments)
+
+
 def compiled(function):
     """Compile a function of tensors by XLA."""
     if keras.backend.backend() == "jax":
