@@ -67,7 +67,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         self.rotation = rotation
         self.rotary_style, self.rotary_base = rotary_style, rotary_base
         self.use_logn_attn = use_logn_attn
-        self.frozen = tuple(frozen)
+        self.frozen = (frozen,) if isinstance(frozen, str) else tuple(frozen)
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the projections. Default value: the query."""
@@ -175,6 +175,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         rotary_positions: Tensor | None = None,
+        mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of the result of `call`, for Keras tensors."""

@@ -95,6 +95,7 @@ def linear_attention(
         return _quotient(above, below)
     if sequence_ids is None:
         sequence_ids = ops.ones(ops.shape(query)[:2], "int32")
+    sequence_ids = ops.cast(sequence_ids, "int32")  # it may be a padding mask
     # Sort the tokens by document, with the order within a document unchanged (the sort is stable).
     # Then the only document that two neighbouring chunks can share is at their boundary.
     order = ops.argsort(sequence_ids, axis=1)

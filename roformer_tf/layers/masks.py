@@ -33,6 +33,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """The mask of documents only: (B, T) int, 0 for padding → (B, T, T) bool, query before key."""
+    sequence_ids = ops.cast(sequence_ids, "int32")  # it may be a padding mask
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
     # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
     return (query == key) & (key != 0)

@@ -322,13 +322,20 @@ def test_keys_that_keras_masks_are_not_attended_to(kind):
     itself, across = array(layer(embedding(tokens))), array(layer(query, embedding(tokens)))
     both = array(layer(embedding(tokens), embedding(tokens)))
     packed = array(layer(embedding(tokens), sequence_ids=np.ones((2, 5), "int32")))
+    built = array(keras.Sequential([embedding, layer])(tokens))
     for row, length in enumerate([3, 2]):
         short = ops.copy(embedding(tokens[row : row + 1, :length]))
-        for got in (itself, both, packed):
+        for got in (itself, both, packed, built):
             want = array(layer(short))[0]
             np.testing.assert_allclose(got[row, :length], want, rtol=1e-4, atol=1e-5)
         want = array(layer(query[row : row + 1], short))[0]
         np.testing.assert_allclose(across[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_sequence_ids_may_be_a_padding_mask():
+    x, real = np.random.default_rng(2).normal(size=(2, 7, 10)).astype("float32"), PACKED[:, 14:] > 0
+    want = array(layer_of()(x, sequence_ids=real.astype("int32")))
+    np.testing.assert_array_equal(array(layer_of()(x, sequence_ids=real)), want)
 
 
 @pytest.mark.parametrize(
