@@ -10,7 +10,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers import axes
-from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
+from roformer_tf.layers.masks import both, check_one_length, gather_positions, same_sequence, within
 from roformer_tf.layers.rotary import Rotation
 from roformer_tf.layers.scaling import sharpened
 
@@ -67,7 +67,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         self.rotation = rotation
         self.rotary_style, self.rotary_base = rotary_style, rotary_base
         self.use_logn_attn = use_logn_attn
-        self.frozen = tuple(frozen)
+        self.frozen = (frozen,) if isinstance(frozen, str) else tuple(frozen)
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the projections. Default value: the query."""
@@ -115,6 +115,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         """
         # Keras' own arguments are listed because Keras passes `training` and the masks of the
         # inputs only to a `call` whose signature has them.
+        if sequence_ids is not None or rotary_positions is not None:
+            check_one_length(query, value)
         if sequence_ids is not None:
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
@@ -130,16 +132,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             query_mask = value_mask = key_mask = None
         with axes.rotary_positions(rotary_positions, self.rotation):
             output = super().call(
-                query,
-                value,
-                key,
-                query_mask=query_mask,
-                value_mask=value_mask,
-                key_mask=key_mask,
-                attention_mask=attention_mask,
-                return_attention_scores=return_attention_scores,
-                training=training,
-                use_causal_mask=use_causal_mask,
+                *(query, value, key, query_mask, value_mask, key_mask, attention_mask),
+                *(return_attention_scores, training, use_causal_mask),
                 **options,
             )
         if positions is None:
@@ -181,6 +175,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         rotary_positions: Tensor | None = None,
+        mask: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of the result of `call`, for Keras tensors."""

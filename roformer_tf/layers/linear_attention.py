@@ -14,7 +14,6 @@ Axes: B batch, T queries, S keys, N heads, H head size, M features of a map, V v
 C tokens of a chunk, K chunks.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
 import keras
@@ -26,6 +25,7 @@ from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import in_blocks
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.axes import rotate_along_axes
+from roformer_tf.layers.masks import check_one_length
 from roformer_tf.layers.rotary import Rotation
 
 LEAST = 1e-30
@@ -95,6 +95,7 @@ def linear_attention(
         return _quotient(above, below)
     if sequence_ids is None:
         sequence_ids = ops.ones(ops.shape(query)[:2], "int32")
+    sequence_ids = ops.cast(sequence_ids, "int32")  # it may be a padding mask
     # Sort the tokens by document, with the order within a document unchanged (the sort is stable).
     # Then the only document that two neighbouring chunks can share is at their boundary.
     order = ops.argsort(sequence_ids, axis=1)
@@ -176,6 +177,7 @@ OPTIONS = {
     *("output_shape", "use_bias", "kernel_initializer", "bias_initializer", "value_dim"),
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
     *("kernel_constraint", "bias_constraint", "name", "dtype", "trainable", "frozen"),
+    *("rotary_style", "rotary_base"),
 }
 """Options of the parent that mean the same here."""
 
@@ -202,8 +204,6 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         feature_map: str = "elu",
         num_features: int | None = None,
         causal: bool = False,
-        rotary_style: str = "interleaved",
-        rotary_base: float = 10_000.0,
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
@@ -222,12 +222,11 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
                 f"linear attention has no {', '.join(wrong)}, because it computes no scores. Omit "
                 f"it. It has: {', '.join(sorted(OPTIONS))}."
             )
-        rotary: Mapping[str, Any] = {"rotary_style": rotary_style, "rotary_base": rotary_base}
-        super().__init__(num_heads, key_dim, **rotary, **kwargs)
+        super().__init__(num_heads, key_dim, **kwargs)
         self.feature_map, self.num_features = feature_map, num_features
         self.causal, self.random_seed = causal, seed
         size = features if feature_map == "favor" else key_dim
-        self.feature_rotation = Rotation(size, rotary_style, rotary_base)
+        self.feature_rotation = Rotation(size, self.rotary_style, self.rotary_base)
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the projections, and draw FAVOR+'s directions."""
@@ -254,20 +253,35 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         rotary_positions: Tensor | None = None,
         use_causal_mask: bool = False,
         training: bool | None = None,
+        query_mask: Tensor | None = None,
+        value_mask: Tensor | None = None,
+        key_mask: Tensor | None = None,
+        mask: Tensor | None = None,
     ) -> Tensor:
         """Attend. Default value: the query; default key: the value.
+
+        Keys that a Keras mask excludes are not attended to; `mask` is that of the query where it is
+        the only tensor.
 
         With `sequence_ids` (B, T) int, tokens attend to each other only if they are equal and not 0
         (with T = S, as for `causal` or `use_causal_mask`). `rotary_positions` (T, A) or (B, T, A)
         int are positions along A axes; default: 0, 1, 2, …
         """
-        value = query if value is None else value
+        if value is None:
+            value, value_mask = query, query_mask if mask is None else mask
         key = value if key is None else key
+        # Copies have no Keras masks, of which the projections would warn.
+        query, key, value = (ops.copy(x) for x in (query, key, value))
         projected = self.query_dense(query), self.key_dense(key), self.value_dense(value)
         q, k, v = (ops.cast(x, wide(query)) for x in projected)
         q, k = self._features(q, k)
+        for known in (value_mask, key_mask):
+            if known is not None:  # a key without features is in no sum
+                k = k * ops.cast(known, k.dtype)[:, :, None, None]
         tq, tk = (self._rotated(x, rotary_positions) for x in (q, k))
         causal = self.causal or use_causal_mask
+        if causal or sequence_ids is not None or rotary_positions is not None:
+            check_one_length(query, value)
         heads = linear_attention(q, k, v, tq, tk, sequence_ids, causal)
         return self.output_dense(ops.cast(heads, self.compute_dtype))
 
@@ -287,14 +301,10 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
     def get_config(self) -> dict[str, Any]:
         """All arguments, to create the layer again."""
         config = super().get_config()
-        config = {key: config[key] for key in OPTIONS & config.keys()}
-        return config | {
-            "num_heads": self.num_heads,
-            "key_dim": self.key_dim,
+        names = OPTIONS | {"num_heads", "key_dim"}
+        return {name: config[name] for name in names & config.keys()} | {
             "feature_map": self.feature_map,
             "num_features": self.num_features,
             "causal": self.causal,
-            "rotary_style": self.feature_rotation.style,
-            "rotary_base": self.feature_rotation.base,
             "seed": self.random_seed,
         }

@@ -33,6 +33,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
     """The mask of documents only: (B, T) int, 0 for padding → (B, T, T) bool, query before key."""
+    sequence_ids = ops.cast(sequence_ids, "int32")  # it may be a padding mask
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
     # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
     return (query == key) & (key != 0)
@@ -68,6 +69,16 @@ def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
     if any(len(x.shape) == 4 for x in masks):  # the other one needs an axis for the heads
         masks = [x[:, None] if len(x.shape) == 3 else x for x in masks]
     return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
+
+
+def check_one_length(query: Tensor, value: Tensor) -> None:
+    """Raise InputError if query (B, T, …) and value (B, S, …) are known to differ in length."""
+    queries, keys = query.shape[1], value.shape[1]
+    if None not in (queries, keys) and queries != keys:
+        raise InputError(
+            f"the query has {queries} tokens, the value {keys}. sequence_ids, rotary_positions and "
+            "causal linear attention are for sequences that attend to themselves. Omit them."
+        )
 
 
 def within(positions: Tensor, length: Any) -> Tensor:

@@ -99,11 +99,13 @@ def _yarn_attention(factor: float, parameters: Mapping[str, Any]) -> float:
 def sharpened(query: Tensor, mask: Tensor | None, keys: Any, trained_length: int) -> Tensor:
     """Queries (B, T, N, H), multiplied by `log_n` of the number of keys that a mask allows.
 
-    mask: (T, S), (B, T, S) or (B, 1 or N, T, S) bool, or None: all S keys.
+    mask: (T, S), (B, T, S) or (B, 1 or N, T, S) bool, S or 1 columns, or None: all S keys.
     """
     if mask is None:
         return query * ops.cast(log_n(ops.convert_to_tensor(keys), trained_length), query.dtype)
-    factor = log_n(ops.sum(ops.cast(mask, "int32"), axis=-1), trained_length)
+    seen = ops.sum(ops.cast(mask, "int32"), axis=-1)
+    # A mask may have one column for all keys, such as that of padded queries.
+    factor = log_n(seen * (keys // ops.shape(mask)[-1]), trained_length)
     if len(mask.shape) == 4:
         factor = ops.swapaxes(factor, 1, 2)[..., None]  # (B, T, 1 or N, 1)
     else:

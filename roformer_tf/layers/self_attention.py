@@ -61,10 +61,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
-        if attention_mask is None:
-            return self._attend(query, None, positions, training, bias)
-        mask = ops.cast(attention_mask, "bool")
-        if len(mask.shape) != 4:
+        mask = None if attention_mask is None else ops.cast(attention_mask, "bool")
+        if mask is None or len(mask.shape) != 4:
             return self._attend(query, mask, positions, training, bias)
         attended = self._attend(query, mask, None, training, bias, form=attend_locally)
         return attended if positions is None else gather_positions(attended, positions)

@@ -81,23 +81,19 @@ class RoFormerEmbeddings(layers.Layer):
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        size = config.embedding_size
+        policy, size = self.dtype_policy, config.embedding_size
         self.drops_first = config.is_v2  # as in its released code (bert4keras, RoFormerV2)
         self.word, self.segment = (
-            layers.Embedding(
-                tokens, size, _initializer(config, size), name=name, dtype=self.dtype_policy
-            )
+            layers.Embedding(tokens, size, _initializer(config, size), name=name, dtype=policy)
             for name, tokens in (("word", config.vocab_size), ("segment", config.type_vocab_size))
         )
         words = self.word.embeddings_initializer
-        self.position = added_positions(config, words, self.dtype_policy)
-        self.norm = norm(config, "norm", self.dtype_policy)
-        self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
+        self.position = added_positions(config, words, policy)
+        self.norm = norm(config, "norm", policy)
+        self.drop = Dropout(config.hidden_dropout_prob, dtype=policy)
         self.projection = None
         if size != config.hidden_size:
-            self.projection = dense(
-                config, size, config.hidden_size, "projection", self.dtype_policy
-            )
+            self.projection = dense(config, size, config.hidden_size, "projection", policy)
 
     def build(self, input_shape: Any = None) -> None:
         """Create all weights; the shapes depend only on the config."""
@@ -242,18 +238,10 @@ def activation(config: RoFormerConfig) -> Callable[..., Tensor]:
     return functions[config.hidden_act]
 
 
-def dense(
-    config: RoFormerConfig,
-    features: int,
-    units: int,
-    name: str,
-    dtype: Any,
-    activation: Callable[..., Tensor] | None = None,
-) -> Dense:
+def dense(config: RoFormerConfig, features: int, units: int, name: str, dtype: Any) -> Dense:
     """A dense layer (…, features) → (…, units) with the architecture's initializer and biases."""
     return Dense(
         units,
-        activation,
         use_bias=config.use_bias,
         kernel_initializer=_initializer(config, features),
         name=name,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.models.generator import Continuation, Generator, GivenUp, OnDone, OnToken, Prompt
+from roformer_tf.tokenizers.padding import as_pairs
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -35,10 +36,11 @@ class GenerationMixin:
         Raises InputError for settings out of bounds, for another type than a list of texts, for a
         prompt that is too long, and for a model without a tokenizer or with a bidirectional mask.
         """
-        if isinstance(texts, str) or not all(isinstance(text, str) for text in texts):
+        pairs = as_pairs(texts)
+        if any(pair is not None for _, pair in pairs):
             raise InputError(f"a list of texts is needed, not {str(texts)[:60]!r}. Give a list.")
         written = self.generate_ids(
-            [self.encode_prompt(text) for text in texts], GenerationConfig(**settings), rows=rows
+            [self.encode_prompt(text) for text, _ in pairs], GenerationConfig(**settings), rows=rows
         )
         return [[text.text for text in each] for each in written]
 

@@ -39,9 +39,8 @@ class MaskedLMHead(layers.Layer):
                 )
             self.drop = Dropout(config.hidden_dropout_prob, dtype=policy)
             return
-        self.transform_dense = dense(
-            config, config.hidden_size, size, "dense", policy, activation(config)
-        )
+        self.transform_dense = dense(config, config.hidden_size, size, "dense", policy)
+        self.transform_dense.activation = activation(config)
         self.transform_norm = norm(config, "norm", policy)
 
     def build(self, input_shape: Any = None) -> None:

@@ -63,7 +63,10 @@ class LanguageModel(EncoderModel):
     def logits_or_losses(
         self, hidden: Tensor, inputs: Mapping[str, Tensor], training: bool | None = None
     ) -> Tensor:
-        """Logits of hidden (B, P, H) → (B, P, V); or the losses, if the inputs have `labels`."""
+        """Logits of hidden (B, P, H) → (B, P, V); or the losses, if the inputs have `labels`.
+
+        The loss of a label below 0, such as transformers' −100, is 0.
+        """
         # In prediction the logits are the result; in training only the losses are needed.
         if "labels" not in inputs:
             return self.logits(hidden, training)
@@ -71,7 +74,9 @@ class LanguageModel(EncoderModel):
         words = self.encoder.embeddings.words()
         labels = inputs["labels"]
         chunks = self._loss_chunks(labels.shape) if training else 1
-        return self.mlm.token_losses(hidden, words, labels, training, chunks)
+        known = ops.maximum(labels, 0)
+        losses = self.mlm.token_losses(hidden, words, known, training, chunks)
+        return ops.where(labels < 0, 0.0, losses)
 
     def _loss_chunks(self, shape: tuple[int | None, int | None]) -> int:
         """The number of chunks in which losses of labels (B, P) are computed in training.
@@ -99,7 +104,7 @@ class RoFormerForMaskedLM(LanguageModel):
     Call: the encoder's dict → logits (B, T, V) float32. With `masked_positions` (B, P) int32 in it,
     logits (B, P, V) only there: the vocabulary projection is most of a small model's work. With
     `labels` (B, P) or (B, T) int32 in it, their cross-entropies in nats, float32 in the shape of
-    the labels: what a training step needs, without logits in float32.
+    the labels: what a training step needs, without logits in float32. Labels below 0 are ignored.
     Raises InputError for a known position outside 0 to T − 1. In a compiled step, such as those of
     `fit`, the nearest valid position is used.
     """

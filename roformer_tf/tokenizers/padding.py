@@ -1,6 +1,6 @@
 """Texts and token ids in batches: pairs are checked, sequences truncated and padded."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import Any, TypeAlias, cast
 
@@ -70,10 +70,12 @@ def look_up(numbers: Sequence[int], table: Sequence[tuple[int, ...]]) -> tuple[I
 def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
     """Check a list of texts and pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
 
-    Raises InputError for a single text instead of a list, and for an item that is neither.
+    Raises InputError for anything but a list, such as a single text, and for an item of another
+    kind.
     """
-    if isinstance(texts, str):
-        raise InputError(f"a list of texts is needed, not a single text. Give [{texts[:20]!r}].")
+    if isinstance(texts, str | Mapping) or not isinstance(texts, Iterable):
+        text = texts[:20] if isinstance(texts, str) else "你好"
+        raise InputError(f"a list of texts is needed, not {repr(texts)[:60]}. Give [{text!r}].")
     pairs = [(item, None) if isinstance(item, str) else item for item in texts]
     for number, pair in enumerate(pairs):
         if not _is_pair(pair):

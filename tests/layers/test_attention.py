@@ -173,6 +173,31 @@ def test_a_mask_per_head_is_combined_with_the_mask_of_keras():
     np.testing.assert_allclose(got[tokens != 0], want[tokens != 0], atol=1e-5)
 
 
+def test_sequence_ids_may_be_a_padding_mask():
+    x, layer, real = tensor(B, T, D), make(), ids > 0
+    want = to_float64(layer(x, x, sequence_ids=real.astype("int32")))
+    np.testing.assert_array_equal(to_float64(layer(x, x, sequence_ids=real)), want)
+
+
+def test_one_frozen_projection_may_be_a_name():
+    layer = make(frozen="query")
+    assert not layer.query_dense.trainable
+    assert layer.get_config()["frozen"] == ["query"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sequence_ids": np.ones((B, T), "int32")}, "query has 7 tokens, the value 5"),
+        ({"rotary_positions": np.ones((T, 2), "int32")}, "query has 7 tokens, the value 5"),
+        ({"rotary_positions": np.ones((1, 2), "int32")}, "query has 7 tokens, the value 5"),
+    ],
+)
+def test_cross_attention_has_no_documents_and_no_axes(arguments, message):
+    with pytest.raises(InputError, match=message):
+        make()(tensor(B, T, D), tensor(B, S, D), **arguments)
+
+
 def compiled(function):
     """Compile a function of tensors by XLA."""
     if keras.backend.backend() == "jax":

@@ -314,6 +314,39 @@ def test_gradients_equal_those_of_the_quadratic_sum(small_chunks, gradient):
     np.testing.assert_allclose(array(gradient(loss, ops.convert_to_tensor(x))), want, atol=1e-4)
 
 
+@pytest.mark.parametrize("kind", ["elu", "favor"])
+def test_keys_that_keras_masks_are_not_attended_to(kind):
+    tokens = np.array([[5, 3, 2, 0, 0], [4, 4, 0, 0, 0]])
+    embedding, layer = keras.layers.Embedding(8, 10, mask_zero=True), layer_of(feature_map=kind)
+    query = np.random.default_rng(2).normal(size=(2, 4, 10)).astype("float32")
+    itself, across = array(layer(embedding(tokens))), array(layer(query, embedding(tokens)))
+    both = array(layer(embedding(tokens), embedding(tokens)))
+    packed = array(layer(embedding(tokens), sequence_ids=np.ones((2, 5), "int32")))
+    built = array(keras.Sequential([embedding, layer])(tokens))
+    for row, length in enumerate([3, 2]):
+        short = ops.copy(embedding(tokens[row : row + 1, :length]))
+        for got in (itself, both, packed, built):
+            want = array(layer(short))[0]
+            np.testing.assert_allclose(got[row, :length], want, rtol=1e-4, atol=1e-5)
+        want = array(layer(query[row : row + 1], short))[0]
+        np.testing.assert_allclose(across[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_sequence_ids_may_be_a_padding_mask():
+    x, real = np.random.default_rng(2).normal(size=(2, 7, 10)).astype("float32"), PACKED[:, 14:] > 0
+    want = array(layer_of()(x, sequence_ids=real.astype("int32")))
+    np.testing.assert_array_equal(array(layer_of()(x, sequence_ids=real)), want)
+
+
+@pytest.mark.parametrize(
+    "arguments", [{"use_causal_mask": True}, {"sequence_ids": np.ones((2, 7), "int32")}]
+)
+def test_other_lengths_of_keys_are_refused_where_tokens_are_compared(arguments):
+    x = np.ones((2, 7, 10), "float32")
+    with pytest.raises(InputError, match="query has 7 tokens, the value 5"):
+        layer_of()(x, x[:, :5], **arguments)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -98,7 +98,9 @@ def test_log_n_grows_only_beyond_the_trained_length():
     np.testing.assert_allclose(ops.convert_to_numpy(log_n(keys, 64)), want, rtol=1e-6)
 
 
-@pytest.mark.parametrize("shape", [(3, 7), (2, 3, 7), (2, 1, 3, 7), (2, 4, 3, 7)])
+@pytest.mark.parametrize(
+    "shape", [(3, 7), (2, 3, 7), (2, 3, 1), (2, 1, 7), (2, 1, 3, 7), (2, 4, 3, 7)]
+)
 def test_queries_are_scaled_by_their_number_of_visible_keys(shape):
     mask = np.random.default_rng(0).random(shape) > 0.4
     query = np.random.default_rng(1).normal(size=(2, 3, 4, 5)).astype("float32")  # B T N H

@@ -60,6 +60,19 @@ def test_with_labels_the_model_returns_token_losses(model):
     np.testing.assert_allclose(losses_of(model, inputs), reference(model, inputs), rtol=1e-5)
 
 
+@pytest.mark.parametrize("training", [False, True])
+def test_a_label_below_0_has_no_loss_and_no_gradient(model, gradient, training):
+    inputs = packed_inputs(texts(6, 5), 14)
+    some = np.where(np.arange(14) % 3 == 0, -100, inputs["labels"])
+    want = np.where(some < 0, 0, losses_of(model, inputs, training))
+    np.testing.assert_array_equal(losses_of(model, inputs | {"labels": some}, training), want)
+    hidden = np.random.default_rng(0).normal(size=(1, 14, model.config.hidden_size))
+    slopes = gradient(
+        lambda x: model.logits_or_losses(x, {"labels": some}, training), hidden.astype("float32")
+    )
+    np.testing.assert_array_equal((slopes == 0).all(-1), some < 0)
+
+
 def test_losses_of_a_bfloat16_model_are_float32(tiny):
     keras.utils.set_random_seed(0)
     model = RoFormerForCausalLM(tiny(initializer_range=0.1), dtype="mixed_bfloat16")

@@ -297,6 +297,15 @@ def test_generation_stops_at_the_maximum_length_of_the_model(gpt):
         gpt.generate_ids([[101] * max_tokens])
 
 
+def test_prompts_are_any_collection_of_texts(gpt):
+    texts = ["今天", "天气"]
+    want = gpt.generate(texts, max_tokens=2)
+    assert gpt.generate((text for text in texts), max_tokens=2) == want
+    for wrong in ("今天", None, [("今天", "天气")]):
+        with pytest.raises(InputError, match="a list of texts is needed"):
+            gpt.generate(wrong)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -56,6 +56,7 @@ def test_long_texts_are_cut_at_max_length(model, to_float64):
     ("texts", "message"),
     [
         ("你好", r"a list of texts is needed.* Give \['你好'\]"),
+        (None, "a list of texts is needed, not None"),
         (["你好", None], "text 1 is None"),
         ([("一", "二", "三")], "text 0 is "),
     ],

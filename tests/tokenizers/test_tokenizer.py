@@ -371,6 +371,8 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: RoFormerTokenizer({"[PAD]": 0}, "word"), r"lacks \[UNK\], \[CLS\]"),
         (lambda: RoFormerTokenizer(WORD.vocabulary, "words"), 'must be "word" or "char"'),
         (lambda: WORD("一句话"), r"a list of texts is needed.* Give \['一句话'\]"),
+        (lambda: WORD(None), r"a list of texts is needed, not None. Give \['你好'\]"),
+        (lambda: WORD({"text": "一"}), "a list of texts is needed, not {'text'"),
         (lambda: WORD(["一", None]), r"text 1 is None, but .* str, or two"),
         (lambda: WORD([3]), "text 0 is 3, but"),
         (lambda: WORD([float("nan")]), "text 0 is nan, but"),
@@ -382,6 +384,7 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
         (lambda: WORD.decode([-1]), "no token has the id -1"),
         (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
+        (lambda: WORD.encode(["一"]), r"text 0 is \(\['一'\], None\), but"),
     ],
 )
 def test_bad_input_is_refused_with_a_message(call, message):
