@@ -322,6 +322,15 @@ def test_a_run_without_checkpoints_restarts_from_its_settings_file(copy, pretrai
     assert same_result(copy, pretrained)
 
 
+def test_settings_may_change_until_something_is_saved(pretrain_flags, tmp_path, write_corpus):
+    """The command with the mistake corrected continues, on the rows that it has prepared."""
+    settings = {"corpus": write_corpus(tmp_path / "corpus.txt", 60), "steps": 1, "held_out": 0}
+    output = tmp_path / "run"
+    wrong = pretrain_flags(output, **settings)
+    assert main(["pretrain", *wrong, "--corpus-weights", "news", "3"]) == 2
+    assert main(["pretrain", *pretrain_flags(output, **settings)]) == 0
+
+
 def test_empty_settings_files_are_refused(copy, pretrain_flags, capsys):
     (copy / "settings.yaml").write_text("")
     message = refusal_of(pretrain_flags(copy), copy, capsys)
