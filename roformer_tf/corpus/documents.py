@@ -211,7 +211,8 @@ def _read_file(
                     report.characters += len(text)
                     yield text
     except UnreadableError as error:
-        _skip(f"{file.url}:{number + 1}", _kind(str(error), None), config, report)
+        rest = "" if config.strict else " (the rest of the file is skipped)"
+        _skip(f"{file.url}:{number + 1}", _kind(f"{error}{rest}", None), config, report)
     if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
         report.encodings[file.url] = str(lines.encoding)
     report.bytes_read = before + file.size
