@@ -285,9 +285,8 @@ def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Text]:
 
 def _value(number: int, value: Any, field: str) -> _Text:
     """The value of the field, which should be a text."""
-    if isinstance(value, str):
-        return number, value, ""
-    return number, "", f'field "{field}" is not a text'
+    problem = "" if isinstance(value, str) else f'field "{field}" is not a text'
+    return number, value, problem
 
 
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:

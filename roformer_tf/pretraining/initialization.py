@@ -136,9 +136,8 @@ def read_checkpoint(
     known.check_length(positions, "the length of the longest row")
     _check_vocabulary(model, tokenizer, config.init_from)
     if positions > (most := known.max_position_embeddings):
-        trained = known.trained_length
-        if known.use_logn_attn or known.rope_parameters:  # both scalings begin at this length
-            trained = trained or most
+        scales = known.use_logn_attn or known.rope_parameters  # both begin at the trained length
+        trained = known.trained_length or (most if scales else 0)
         model.config = known.replace(max_position_embeddings=positions, trained_length=trained)
     return model, tokenizer
 

@@ -340,7 +340,9 @@ def test_bad_lines_are_skipped_counted_and_reported(configure, corpus, capsys):
     capsys.readouterr()
     folder = prepare(configure())
     assert tokens_of(folder, "train") == clean
-    cut = "damaged: its .gz data is cut off, or none. Copy it again (the rest of the file is skipped)"
+    cut = (
+        "damaged: its .gz data is cut off, or none. Copy it again (the rest of the file is skipped)"
+    )
     kinds = {"not UTF-8": 1, "not JSON": 1, cut: 1}
     assert read_manifest(folder)["bad_lines"] == kinds
     printed = capsys.readouterr().out
