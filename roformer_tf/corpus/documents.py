@@ -211,7 +211,8 @@ def _read_file(
                     report.characters += len(text)
                     yield text
     except UnreadableError as error:
-        _skip(f"{file.url}:{number + 1}", _kind(str(error), None), config, report)
+        rest = "" if config.strict else " (the rest of the file is skipped)"
+        _skip(f"{file.url}:{number + 1}", _kind(f"{error}{rest}", None), config, report)
     if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
         report.encodings[file.url] = str(lines.encoding)
     report.bytes_read = before + file.size
@@ -284,9 +285,8 @@ def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Text]:
 
 def _value(number: int, value: Any, field: str) -> _Text:
     """The value of the field, which should be a text."""
-    if isinstance(value, str):
-        return number, value, ""
-    return number, "", f'field "{field}" is not a text'
+    problem = "" if isinstance(value, str) else f'field "{field}" is not a text'
+    return number, value, problem
 
 
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:

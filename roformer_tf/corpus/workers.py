@@ -122,10 +122,14 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
     """
     # Not forked: this process may run threads of TensorFlow, which a fork would break.
     context = multiprocessing.get_context("spawn")
+    before = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
         try:
             yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
         except BrokenProcessPool:
+            # The pool waits for the rest, which ignores its signal, and may wait for the dead one.
+            for worker in {*multiprocessing.active_children()}.difference(before):
+                worker.kill()
             raise EngineError(
                 "a worker process was killed, perhaps because memory ran out. The same command "
                 "continues; with fewer --workers it needs less memory."

@@ -213,15 +213,14 @@ def _describe(run: PretrainingRun) -> None:
     )
     say("device: {device}", device=f"{device_in_words()}{_attention(run.model)}")
     for length, folder in run.folders.items():
-        counts = [len(PreparedRows.open(folder, split)) for split in ("train", "held_out")]
-        used = read_manifest(folder)["utilization"]
+        manifest = read_manifest(folder)
         say(
             "sequences of {length} tokens: {train:,} for training, {held_out:,} held out, "
             "{used:.1%} of the positions used",
             length=length,
-            train=counts[0],
-            held_out=counts[1],
-            used=used,
+            train=manifest["splits"]["train"]["rows"],
+            held_out=manifest["splits"]["held_out"]["rows"],
+            used=manifest["utilization"],
         )
     if replicas() > 1 or run.group.count > 1:
         print(

@@ -116,6 +116,8 @@ def read_checkpoint(
     kind, settings = MODELS[config.objective], (config.tokenization, config.lower_case)
     vocabulary = config.rows or config.vocab
     with OpenedSource(config.init_from) as source:
+        attention = source.checkpoint().attention_type
+        check_sees_both_sides(attention, config.objective, config.init_from)
         if config.extend_vocab:
             checkpoint = source.checkpoint(**_changes(config)).described
             tokenizer = RoFormerTokenizer.from_source(source, *settings)
@@ -130,9 +132,13 @@ def read_checkpoint(
                 tokenizer = RoFormerTokenizer.from_source(source, *settings)
     if vocabulary is not None:
         tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
-    check_sees_both_sides(model.config.attention_type, config.objective, config.init_from)
-    model.config.check_length(positions, "the length of the longest row")
+    known = model.config
+    known.check_length(positions, "the length of the longest row")
     _check_vocabulary(model, tokenizer, config.init_from)
+    if positions > (most := known.max_position_embeddings):
+        scales = known.use_logn_attn or known.rope_parameters  # both begin at the trained length
+        trained = known.trained_length or (most if scales else 0)
+        model.config = known.replace(max_position_embeddings=positions, trained_length=trained)
     return model, tokenizer
 
 

@@ -187,10 +187,9 @@ def _check_stopped(run: PretrainingRun) -> None:
 def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
     """Print the stage, and why nothing is evaluated: `unused` held-out sequences."""
     if len(run.stages) > 1:
-        number = run.stages.index(stage) + 1
         say(
             "stage {number} of {stages}, to step {stop:,}: batches of {size} sequences of {length}",
-            number=number,
+            number=run.stages.index(stage) + 1,
             stages=len(run.stages),
             stop=stage.stop,
             size=stage.batch_size,
@@ -218,14 +217,12 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
         "process": process,
         "processes": processes,
     }
-    used = rows_before(run.stages, stage) + (start - stage.start) * stage.batch_size
-    steps = run.stages[-1].stop
     sequences = pretraining_batches(
         PreparedRows.open(folder),
         batch_size=stage.batch_size,
         mixing=config.mixing,
-        start_row=used,
-        progress=lambda step: (start + step) / max(1, steps - 1),
+        start_row=rows_before(run.stages, stage) + (start - stage.start) * stage.batch_size,
+        progress=lambda step: (start + step) / max(1, run.stages[-1].stop - 1),
         **shared,
     )
     size = stage.batch_size // stage.accumulate  # a micro-batch fits into memory
@@ -274,11 +271,9 @@ def model_card(settings: Mapping[str, Any], step: int, evaluation: Mapping[str, 
     if corpora := [file_name(pattern) for pattern in settings.get("corpus") or []]:
         rows.append(("语料 · corpus", ", ".join(dict.fromkeys(corpora))))
     if "held_out_loss" in evaluation:
-        loss = f"{evaluation['held_out_loss']:.4f}"
-        rows.append(("验证集损失 · held-out loss (nats)", loss))
+        rows.append(("验证集损失 · held-out loss (nats)", f"{evaluation['held_out_loss']:.4f}"))
     if "held_out_accuracy" in evaluation:
-        accuracy = f"{evaluation['held_out_accuracy']:.1%}"
-        rows.append(("验证集准确率 · held-out accuracy", accuracy))
+        rows.append(("验证集准确率 · held-out accuracy", f"{evaluation['held_out_accuracy']:.1%}"))
     return markdown(
         environment(Path(__file__).parent),
         "card.md.jinja",

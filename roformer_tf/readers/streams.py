@@ -311,7 +311,7 @@ class _Decompressed(io.RawIOBase):
         return True
 
     def readinto(self, buffer: Any) -> int:
-        count = int(self._stream.readinto(buffer))
+        count = int(self._stream.readinto1(buffer))  # what is there before any damage
         # Bytes read so far instead of the size, which a server may not know.
         self._budget.packed = max(1, self._raw.tell())
         self._budget.take(count)

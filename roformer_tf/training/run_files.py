@@ -79,12 +79,12 @@ RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
 def check_output(config: Any, may_change: Sequence[str]) -> None:
     """Raise InputError unless the run's folder is new, or holds a run with the same settings.
 
-    `may_change`: names of settings that may differ when a run is resumed.
+    A run that has not saved anything yet counts as new. `may_change`: names of settings that may
+    differ when a run is resumed.
     """
     output = Path(config.output)
-    settings = output / SETTINGS
-    if not settings.exists():
-        existing = [output / name for name in RESULTS if (output / name).exists()]
+    existing = [output / name for name in RESULTS if (output / name).exists()]
+    if not (output / SETTINGS).exists():
         if output.is_file() or existing:
             raise InputError(
                 f"{(existing or [output])[0]} exists, but no run started in this folder. "
@@ -97,7 +97,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
         for key, value in plain(config).items()
         if key not in may_change and started.get(key) != value
     ]
-    if changed:
+    if changed and existing:
         raise InputError(
             f"{output} holds a run with other settings: {'; '.join(changed)}. "
             "Give those to continue it, or another --output to start anew."

@@ -4,6 +4,8 @@ import json
 import lzma
 import os
 import tracemalloc
+import zlib
+from functools import partial
 from importlib.util import find_spec
 
 import fsspec
@@ -124,7 +126,8 @@ def test_a_parquet_file_that_is_cut_off_is_reported(tmp_path):
     (tmp_path / "b.txt").write_text("乙", encoding="utf-8")
     documents, report = read(tmp_path / "*")
     assert documents == ["乙"]
-    assert report.examples == [f"{path}:1: no Parquet file, or damaged. Write it again"]
+    rest = "the rest of the file is skipped"
+    assert report.examples == [f"{path}:1: no Parquet file, or damaged. Write it again ({rest})"]
 
 
 def test_urls_are_opened_by_fsspec():
@@ -205,19 +208,27 @@ def test_a_truncated_file_is_read_up_to_the_damage(tmp_path, suffix):
     assert 5_000 < len(documents) < 15_000
     assert documents == lines[: len(documents)]
     problem = f"damaged: its {suffix} data is cut off, or none. Copy it again"
-    assert report.examples == [f"{path}:{len(documents) + 1}: {problem}"]
+    rest = "the rest of the file is skipped"
+    assert report.examples == [f"{path}:{len(documents) + 1}: {problem} ({rest})"]
     with pytest.raises(InputError, match=f"{len(documents) + 1}: {problem}"):
         read(path, strict=True)
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
-def test_a_truncated_small_file_is_read_up_to_the_damage(tmp_path, suffix):
+@pytest.mark.parametrize(
+    ("suffix", "decompressor"),
+    [
+        (".gz", partial(zlib.decompressobj, 31)),
+        (".xz", lzma.LZMADecompressor),
+        (".zst", zstd.ZstdDecompressor),
+    ],
+)
+def test_every_line_before_the_damage_is_read(tmp_path, suffix, decompressor):
     lines = [f"{i} {os.urandom(40).hex()}" for i in range(2_500)]
     path = tmp_path / f"a.txt{suffix}"
     path.write_bytes(COMPRESSED[suffix]("\n".join(lines).encode())[:-100])
     documents, report = read(path)
+    assert documents == decompressor().decompress(path.read_bytes()).decode().split("\n")[:-1]
     assert len(documents) > 100
-    assert documents == lines[: len(documents)]
     assert report.bad.total() == 1
 
 
@@ -233,7 +244,8 @@ def test_a_damaged_gzip_file_does_not_hide_the_next_file(tmp_path, content):
     (tmp_path / "b.txt").write_text("乙")
     documents, report = read(tmp_path / "*")
     assert documents[-1] == "乙"
-    assert report.bad == {"damaged: its .gz data is cut off, or none. Copy it again": 1}
+    problem = "damaged: its .gz data is cut off, or none. Copy it again"
+    assert report.bad == {f"{problem} (the rest of the file is skipped)": 1}
 
 
 def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):

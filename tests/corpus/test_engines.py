@@ -2,6 +2,7 @@ import os
 import pickle
 import socket
 import threading
+import time
 from concurrent.futures import Future
 
 import pytest
@@ -90,6 +91,15 @@ def test_a_killed_process_is_reported(tmp_path):
         open_workers("processes", os._exit, tmp_path) as pool,
     ):
         list(in_order(pool, [3, 3]))
+
+
+def test_the_other_workers_of_a_killed_process_are_not_waited_for(tmp_path):
+    """They may wait for ever, for a lock of the queue that the killed process held."""
+    began = time.monotonic()
+    with pytest.raises(EngineError), open_workers("processes", exec, tmp_path) as pool:
+        # The pool watches a new process only from the next item on.
+        list(in_order(pool, ["import time; time.sleep(50)", "import os; os._exit(3)", ""]))
+    assert time.monotonic() - began < 25
 
 
 def test_a_worker_with_other_versions_refuses(tmp_path):

@@ -253,6 +253,14 @@ def test_masked_prediction_needs_bidirectional_attention(run, flags, tmp_path, c
     assert "Give --objective causal" in message
 
 
+def test_a_released_gpt_model_is_not_trained_to_fill_masks(released, flags, tmp_path, capsys):
+    """Its config does not say that it is causal, but its name does."""
+    changes = {"init_from": released("gpt_char"), "vocab_size": None, "architecture": None}
+    words = flags(tmp_path / "run", objective="masked", **changes)
+    assert main(["pretrain", *words]) == 2
+    assert "Give --objective causal" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("eager_steps")
 def test_the_causal_objective_overrides_the_attention_type(run, flags, tmp_path):
     """The objective overrides the architecture's attention type.

@@ -24,7 +24,7 @@ from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
-from roformer_tf.pretraining.initialization import new_model
+from roformer_tf.pretraining.initialization import new_model, read_checkpoint
 from roformer_tf.pretraining.settings import PretrainConfig, step_flops
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -322,6 +322,15 @@ def test_a_run_without_checkpoints_restarts_from_its_settings_file(copy, pretrai
     assert same_result(copy, pretrained)
 
 
+def test_settings_may_change_until_something_is_saved(pretrain_flags, tmp_path, write_corpus):
+    """The command with the mistake corrected continues, on the rows that it has prepared."""
+    settings = {"corpus": write_corpus(tmp_path / "corpus.txt", 60), "steps": 1, "held_out": 0}
+    output = tmp_path / "run"
+    wrong = pretrain_flags(output, **settings)
+    assert main(["pretrain", *wrong, "--corpus-weights", "news", "3"]) == 2
+    assert main(["pretrain", *pretrain_flags(output, **settings)]) == 0
+
+
 def test_empty_settings_files_are_refused(copy, pretrain_flags, capsys):
     (copy / "settings.yaml").write_text("")
     message = refusal_of(pretrain_flags(copy), copy, capsys)
@@ -515,6 +524,25 @@ def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, 
     continued = RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model")
     assert continued.tokenizer.vocabulary == tokenizer.vocabulary
     assert continued.config.replace(unknown={}) == model.config.replace(unknown={})
+
+
+@pytest.mark.parametrize("scaling", [{}, {"use_logn_attn": True}])
+def test_a_checkpoint_continued_on_longer_sequences_has_positions_for_them(
+    released, tmp_path, scaling
+):
+    """Without them, texts would be cut at the length of the checkpoint."""
+    source = RoFormerForMaskedLM.from_pretrained(released("char"), **scaling)
+    length = source.config.max_position_embeddings + 88
+    source.save_pretrained(tmp_path / "source")
+    settings = {"output": "run", "precision": "float32"}
+    config = PretrainConfig(corpus=("x",), init_from=str(tmp_path / "source"), **settings)
+    model, _ = read_checkpoint(config, length)
+    model.save_pretrained(tmp_path / "model")
+    reopened = RoFormerForMaskedLM.from_pretrained(tmp_path / "model")
+    assert reopened.config.max_position_embeddings == length
+    inputs = {"token_ids": np.arange(5, 5 + length)[None]}
+    expected = keras.ops.convert_to_numpy(source(inputs))
+    assert keras.ops.convert_to_numpy(reopened(inputs)) == pytest.approx(expected, abs=1e-6)
 
 
 # Parts
