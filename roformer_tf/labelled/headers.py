@@ -51,7 +51,7 @@ def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, b
     first = rows[: 1 + _MAX_TITLES]
     has_all = [bool(wanted) and {*wanted} <= {*map(folded, row)} for row in first]
     counts = [_count_names(rows, i, wanted) for i in range(len(first))]
-    filled = list(map(_count_filled, first))
+    filled = [sum(bool(cell.strip()) for cell in row) for row in first]
     best = max(range(len(first)), key=lambda i: (has_all[i], counts[i], filled[i]))
     # A line of text below a title may contain one known name by chance, but not two.
     if best and ((counts[best] < 2 and not has_all[best]) or max(filled[:best]) >= filled[best]):
@@ -75,10 +75,6 @@ def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> 
         below = (row[column] for row in rest if column < len(row))
         count += name in wanted or (name in KNOWN and cell not in below)
     return count
-
-
-def _count_filled(row: list[str]) -> int:
-    return sum(bool(cell.strip()) for cell in row)
 
 
 class TableSample(NamedTuple):

@@ -31,10 +31,9 @@ class Dense(layers.Dense):
         super().quantize(*arguments, **settings | {"type_check": False})
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Multiply, add, activate."""
+        """Multiply and add; none of these layers has an activation."""
         bias = None if self.bias is None else ops.cast(self.bias, inputs.dtype)
-        x = affine(inputs, ops.cast(self.kernel, inputs.dtype), bias, training)
-        return x if self.activation is None else self.activation(x)
+        return affine(inputs, ops.cast(self.kernel, inputs.dtype), bias, training)
 
 
 class LayerNorm(layers.LayerNormalization):

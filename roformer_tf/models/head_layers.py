@@ -40,7 +40,7 @@ class MaskedLMHead(layers.Layer):
             self.drop = Dropout(config.hidden_dropout_prob, dtype=policy)
             return
         self.transform_dense = dense(config, config.hidden_size, size, "dense", policy)
-        self.transform_dense.activation = activation(config)
+        self.activation = activation(config)
         self.transform_norm = norm(config, "norm", policy)
 
     def build(self, input_shape: Any = None) -> None:
@@ -58,7 +58,7 @@ class MaskedLMHead(layers.Layer):
         """The input of the decoder: hidden (…, H) → (…, E)."""
         if self.drop is not None:
             return self.drop(hidden, training=training)
-        return self.transform_norm(self.transform_dense(hidden))
+        return self.transform_norm(self.activation(self.transform_dense(hidden)))
 
     def call(self, hidden: Tensor, word_embeddings: Tensor, training: bool | None = None) -> Tensor:
         """Score every token of the vocabulary."""
