@@ -116,7 +116,7 @@ def read_checkpoint(
     kind, settings = MODELS[config.objective], (config.tokenization, config.lower_case)
     vocabulary = config.rows or config.vocab
     with OpenedSource(config.init_from) as source:
-        check_sees_both_sides(source.checkpoint().attention_type, config.objective, config.init_from)
+        check_sees_both_sides(source.checkpoint().attention_type, config.objective, source.name)
         if config.extend_vocab:
             checkpoint = source.checkpoint(**_changes(config)).described
             tokenizer = RoFormerTokenizer.from_source(source, *settings)
