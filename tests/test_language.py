@@ -83,7 +83,12 @@ def stored_names(path: Path) -> Iterator[tuple[int, str]]:
 
 def python_files() -> list[Path]:
     files = (path for folder in PYTHON for path in sorted((ROOT / folder).rglob("*.py")))
-    return [path for path in files if path != Path(__file__).resolve()]  # it contains the list
+    return [
+        path
+        for path in files
+        if path != Path(__file__).resolve()  # it contains the list
+        and "/.venvs/" not in path.as_posix()  # the environments of `make bench`
+    ]
 
 
 @pytest.mark.parametrize("text", ["it is told where", "One beside the other", "unset, the default"])

@@ -140,8 +140,8 @@ def draw_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> Su
     for example in read_labelled(test_set).train:
         if not isinstance(example.label, str):
             raise InputError(f"--examples: {test_set.name} has other than one label for each row.")
-        first, *others = example.texts
-        row = {"text_a": first, "text_b": others[0]} if others else {"text": first}
+        first, *rest = example.texts
+        row = {"text_a": first, "text_b": rest[0]} if rest else {"text": first}
         by_label.setdefault(example.label, []).append({**row, "label": example.label})
     rng, drawn = np.random.default_rng(seed), []
     for label, rows in sorted(by_label.items()):

@@ -206,14 +206,14 @@ def test_a_classifier_of_transformers_gives_the_same_everywhere(released, tmp_pa
     served = served_task(folder, engine="keras").predict(examples_of(*texts))
     assert [x.label for x in served] == want
     pairs = list(zip(texts, texts[::-1], strict=True))
-    data, output = tmp_path / "data.tsv", tmp_path / "x.jsonl"
+    data, scores, output = (tmp_path / name for name in ("data.tsv", "x.json", "x.jsonl"))
     rows = [(*pair, x["label"]) for pair, x in zip(pairs, load(pairs), strict=True)]
     lines = ["\t".join(row) + "\n" for row in [("a", "b", "label"), *rows]]
     data.write_text("".join(lines), "utf-8")
-    flags = ["--text-columns", "a", "b", "--engine", "keras", "--output", str(output)]
-    assert main(["evaluate", folder, "--data", str(data), *flags]) == 0
-    assert json.loads(output.read_text("utf-8"))["test"]["accuracy"] == 1.0
-    assert main(["predict", folder, "--input", str(data), *flags]) == 0
+    flags = ["--text-columns", "a", "b", "--engine", "keras"]
+    assert main(["evaluate", folder, "--data", str(data), *flags, "--output", str(scores)]) == 0
+    assert json.loads(scores.read_text("utf-8"))["test"]["accuracy"] == 1.0
+    assert main(["predict", folder, "--input", str(data), *flags, "--output", str(output)]) == 0
     lines = output.read_text("utf-8").splitlines()
     assert [json.loads(line)["label"] for line in lines] == [label for *_, label in rows]
 
