@@ -185,7 +185,7 @@ def make_rows(target: Path) -> None:
     from roformer_tf.corpus.shards import PreparedRows
     from roformer_tf.files import temporary_file
 
-    arrays = {}
+    arrays: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         corpus = Path(name, "corpus.jsonl")
         write_corpus(corpus)
@@ -200,7 +200,7 @@ def make_rows(target: Path) -> None:
             arrays[f"token_ids_{length}"] = some[:, TOKEN].astype(np.uint16)
             arrays[f"sequence_ids_{length}"] = some[:, CHANNEL].astype(np.uint16)
     with temporary_file(target) as temporary, temporary.open("wb") as file:
-        np.savez_compressed(file, allow_pickle=False, **arrays)
+        np.savez_compressed(file, **arrays)
     for key, array in arrays.items():
         if key.startswith("sequence"):
             print(f"{key}: {len(array)} rows, a token sees {keys_seen(array):,.0f} in the mean")

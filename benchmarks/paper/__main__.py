@@ -103,8 +103,8 @@ def stages(config: PaperConfig) -> None:
     print("\nheld-out loss at 512, the same tokens for all")
     for name, actual in losses.items():
         print(f"  {name:16}{statistics.fmean(actual):.4f}  {[round(loss, 4) for loss in actual]}")
-    second, first = losses.values()
-    gaps = np.subtract(first, second)
+    alone, with_long_stage = losses.values()
+    gaps = np.subtract(with_long_stage, alone)
     if len(gaps) > 1:
         print(
             "  difference      {:+.4f} [{:+.4f}, {:+.4f}]".format(gaps.mean(), *seed_interval(gaps))

@@ -369,7 +369,8 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
         layer = RotaryMultiHeadAttention(4, 64)
     elif form == "window":  # equals a local layer with `local_attention` 128
         layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
-        layer.build((1, length, 256), (1, length, 256))  # of itself, it asks for a value
+        # Keras cannot: its `build` has the shape of a value, which `call` lacks.
+        layer.build((1, length, 256), (1, length, 256))
         arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
         layer = RotaryLinearAttention(4, 64, feature_map=form, causal=causal)

@@ -285,7 +285,9 @@ def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Text]:
 
 def _value(number: int, value: Any, field: str) -> _Text:
     """The value of the field, which should be a text."""
-    return number, value, "" if isinstance(value, str) else f'field "{field}" is not a text'
+    if isinstance(value, str):
+        return number, value, ""
+    return number, "", f'field "{field}" is not a text'
 
 
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:

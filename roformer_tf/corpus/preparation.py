@@ -47,6 +47,7 @@ from roformer_tf.corpus.manifests import (
     claim,
     discard,
     is_finished,
+    is_swept,
     make_manifest,
     remove_unfinished,
     skipped,
@@ -65,7 +66,7 @@ from roformer_tf.corpus.workers import (
     open_workers,
 )
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import leftovers, locked, read_json, write_text
+from roformer_tf.files import locked, read_json, write_text
 from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress, say
@@ -155,8 +156,7 @@ def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = Non
     settings = _settings(config, files, tokenizer)
     # Without a lock, because several processes may use a finished folder, even a read-only one.
     with suppress(OSError):  # such as a name that is too long, which `locked` reports
-        swept = not (leftovers(output) or (output / UNFINISHED).exists())
-        if is_finished(output, settings) and swept:
+        if is_finished(output, settings) and is_swept(output):
             return _finished(output)
     with locked(output):
         return _prepare(config, files, tokenizer, settings)

@@ -127,7 +127,8 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
         try:
             yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
         except BrokenProcessPool:
-            # The pool waits for the rest, which ignores its signal, and may wait for the dead one.
+            # The pool would wait for the other workers. They ignore its SIGTERM, and may wait for
+            # a lock of the dead one.
             for worker in {*multiprocessing.active_children()}.difference(before):
                 worker.kill()
             raise EngineError(

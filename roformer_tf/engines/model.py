@@ -238,7 +238,7 @@ def _openvino_compiled(model: Any, precision: Precision, threads: int | None) ->
         "PERFORMANCE_HINT": "LATENCY",
         "CPU_RUNTIME_CACHE_CAPACITY": OPENVINO_KEPT,
         "ENABLE_CPU_PINNING": False,  # a tenth slower where other processes use the cores, too
-        # else a running service would compute with a file that is overwritten, or crash
+        # A mapped file that is overwritten would change, or end, a running service.
         "ENABLE_MMAP": False,
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if precision == "int8" else 0,
     }

@@ -130,17 +130,18 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        masks = {"query_mask": query_mask, "value_mask": value_mask, "key_mask": key_mask}
         with axes.rotary_positions(rotary_positions, self.rotation):
             output = super().call(
                 query,
                 value,
                 key,
+                query_mask=query_mask,
+                value_mask=value_mask,
+                key_mask=key_mask,
                 attention_mask=attention_mask,
                 return_attention_scores=return_attention_scores,
                 training=training,
                 use_causal_mask=use_causal_mask,
-                **masks,
                 **options,
             )
         if positions is None:

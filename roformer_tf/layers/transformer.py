@@ -31,9 +31,10 @@ class Dense(layers.Dense):
         super().quantize(*arguments, **settings | {"type_check": False})
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Multiply and add; none of these layers has an activation."""
+        """Multiply, add, activate."""
         bias = None if self.bias is None else ops.cast(self.bias, inputs.dtype)
-        return affine(inputs, ops.cast(self.kernel, inputs.dtype), bias, training)
+        x = affine(inputs, ops.cast(self.kernel, inputs.dtype), bias, training)
+        return x if self.activation is None else self.activation(x)
 
 
 class LayerNorm(layers.LayerNormalization):

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
+from datetime import date
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
@@ -109,7 +110,9 @@ def _plain(value: Any) -> str | float | bool | None:
         return value if abs(value) < float("inf") else None
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)
-    text = str(value).strip().removesuffix(" 00:00:00")  # a date, as spreadsheets have it
+    text = str(value).strip()
+    if isinstance(value, date):  # without a time at midnight, as spreadsheets have it
+        text = text.removesuffix(" 00:00:00")
     # A number only if it is written as Python would: "007" and "1.50" are codes or versions. Above
     # these limits SQLite's integers and real numbers would change digits.
     for number, limit in ((int, 2**63), (float, 2**53)):

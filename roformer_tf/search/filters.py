@@ -89,12 +89,12 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
             parameters.append(word[1:-1] if quoted else word)
         elif digit := {"true": "1", "false": "0"}.get(word.lower()):
-            # In SQLite those of JSON are 1 and 0; those of spreadsheets and CSV are text
+            # SQLite reads those of JSON as 1 and 0; spreadsheets and CSV have them as text.
             sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
             parameters.append(digit)
         else:
             sql = f"(typeof({column()}) IN ('integer', 'real') AND {column()} {sign} ?)"
-            # SQLite's integers have 64 bits
+            # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63
             parameters.append(int(word) if exact else float(word))
         return sql

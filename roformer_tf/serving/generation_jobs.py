@@ -159,7 +159,8 @@ def _check_tokens(
     prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
 ) -> None:
     # A text ends at the model's length, too.
-    tokens = config.width * sum(min(config.max_tokens, max_length - len(x)) for x in prompts)
+    lengths = [min(config.max_tokens, max_length - len(prompt)) for prompt in prompts]
+    tokens = config.width * sum(lengths)
     if tokens > limits.max_request_tokens:
         raise InputError(
             f"up to {tokens:,} tokens would be generated, but must be at most "

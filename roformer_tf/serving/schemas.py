@@ -402,7 +402,7 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
     request: Any = REQUESTS[columns]
     if of_labels:
         example = EXAMPLES[columns]
-        # There a batch of single texts is [["a"], ["b"]], and ["a", "b"] is accepted as well
+        # Text Embeddings Inference documents [["a"], ["b"]] for two texts; ["a", "b"] works, too.
         alone = BeforeValidator(lambda x: x[0] if isinstance(x, list) and len(x) == 1 else x)
         several = Annotated[list[Annotated[example, alone]], _SEVERAL]  # type: ignore[valid-type]
         inputs = either(example, several, _is_list if columns == 1 else _first_is_list)

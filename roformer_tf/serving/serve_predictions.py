@@ -120,9 +120,12 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(config.limits)}
-    health |= {x: getattr(task, x) for x in names} | {"lists_texts": task.labelling.lists_texts}
+    health |= {name: getattr(task, name) for name in names}
+    health["lists_texts"] = task.labelling.lists_texts
     router = APIRouter()
-    if len(task.text_columns) == 2 and not (task.labelling.column_names or health["lists_texts"]):
+    # Only pairs: of a text's candidates each alone would have the probability 1.
+    is_other = task.labelling.column_names or task.labelling.lists_texts
+    if len(task.text_columns) == 2 and not is_other:
         add_rerank(router, served.name, task, predict, config.limits)
     _add_predict(router, task, predict, config.limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher], served.choice)
@@ -167,5 +170,6 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
 
 def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     """The labels of a prediction, the most probable first, or its number by its name."""
-    scores = prediction.get("scores", prediction).items()
-    return [{"label": x, "score": y} for x, y in sorted(scores, key=lambda item: -item[1])]
+    scores = prediction.get("scores", prediction)
+    ordered = sorted(scores.items(), key=lambda item: -item[1])
+    return [{"label": label, "score": score} for label, score in ordered]

@@ -283,9 +283,10 @@ class RoFormerTokenizer:
         rows = [self.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         shape = (len(rows), max((len(ids) for ids, _ in rows), default=0))
         # Padding is 0 and not `pad_id`, which can differ: models take token id 0 for padding.
-        token_ids, segment_ids = np.zeros((2, *shape), np.int32)
+        token_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for row, (ids, segments) in enumerate(rows):
-            token_ids[row, : len(ids)], segment_ids[row, : len(ids)] = ids, segments
+            token_ids[row, : len(ids)] = ids
+            segment_ids[row, : len(ids)] = segments
         return {"token_ids": token_ids, "segment_ids": segment_ids}
 
     def decode(self, ids: Iterable[int]) -> str:

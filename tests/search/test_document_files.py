@@ -62,6 +62,12 @@ def test_dates_of_parquet_are_written_as_in_spreadsheets(tmp_path):
     ]
 
 
+def test_a_text_that_ends_like_midnight_is_kept(tmp_path):
+    (tmp_path / "documents.csv").write_text("text,start\n甲,at 00:00:00\n", "utf-8")
+    (document,) = read(tmp_path / "documents.csv")
+    assert document.metadata == {"start": "at 00:00:00"}
+
+
 def test_csv_cells_are_numbers_only_in_canonical_form(tmp_path):
     path = tmp_path / "documents.csv"
     row = "x,甲,2020,007,,12345678901234567890,1234567890123456789"
