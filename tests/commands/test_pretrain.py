@@ -4,6 +4,7 @@ import json
 import re
 from importlib.metadata import version
 
+from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 
@@ -22,6 +23,10 @@ def test_a_run_with_a_settings_file_and_flags_over_it(start_command, pretrain_fl
     assert process.returncode == 0, err
 
     assert "1 layers of 32, 2 heads" in out
+    splits = ("train", "held_out")
+    train, held_out = (len(PreparedRows.open(tmp_path / "run" / "rows", x)) for x in splits)
+    assert f": {train:,} for training, {held_out:,} held out" in out
+    assert train > held_out > 0
     assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
     assert re.search(r"step 6: held-out loss", out)
     assert str(tmp_path / "run" / "model") in out
