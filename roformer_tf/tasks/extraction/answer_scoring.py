@@ -34,8 +34,13 @@ ANSWERED, UNANSWERED = "answer", "no answer"
 
 # What CMRC's evaluation removes; it keeps other punctuation, such as "." and ",".
 PUNCTUATION = re.compile(r"[-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』]")
-# A Chinese character, a number or word, or a single other character.
-_UNITS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\d_\u4e00-\u9fa5]+|\S")
+# A Chinese character; a word or number with the points and commas in it, as nltk's word_tokenize
+# separates them; or a single other character.
+_UNITS = re.compile(
+    r"[\u4e00-\u9fa5]"
+    r"|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>\",.]|,(?=\d)|\.(?![)\]}> ]*(?:[\u4e00-\u9fa5]|$)))+"
+    r"|\S"
+)
 _SENTENCE = re.compile(r"[^。！？!?；;\n]+[。！？!?；;\n]*|[。！？!?；;\n]+")
 
 
@@ -55,8 +60,11 @@ def answer_f1(answer: str, references: Sequence[tuple[str, int]]) -> float:
 
 @lru_cache(1 << 16)
 def units(text: str) -> tuple[str, ...]:
-    """Chinese characters, and words and numbers in lower case, without punctuation."""
-    return tuple(_UNITS.findall(PUNCTUATION.sub(" ", text.lower())))
+    """Chinese characters, and words and numbers in lower case, without punctuation.
+
+    Words on both sides of a removed sign are one: 80-95cm is 8095cm.
+    """
+    return tuple(_UNITS.findall(PUNCTUATION.sub("", text.lower())))
 
 
 def text_of(answers: Label) -> str:
