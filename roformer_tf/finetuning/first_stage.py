@@ -54,9 +54,9 @@ class FirstStage:
                 chosen = numbers + wrong[:negatives]
             else:
                 chosen = matches[:CANDIDATES]
-            label = Judgment(
-                tuple(relevance_of.get(i, 0.0) for i in chosen), tuple(scores[chosen].tolist())
-            )
+            lost = sum(relevance_of[i] > 0 for i in {*numbers} - {*chosen})
+            relevance = tuple(relevance_of.get(i, 0.0) for i in chosen)
+            label = Judgment(relevance, tuple(scores[chosen].tolist()), lost)
             texts = (query, *(self._documents[i] for i in chosen))
             result.append(example._replace(texts=texts, label=label))
         return result

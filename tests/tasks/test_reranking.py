@@ -117,6 +117,19 @@ def test_documents_of_other_sets_are_not_training_negatives():
     assert {text for x in sets.valid for text in x.texts[1:]} == {*PAGES.values(), *UNSEEN.values()}
 
 
+def test_a_relevant_document_that_the_search_does_not_return_counts():
+    """Of two relevant documents one is first, and one beyond the 20 that are ordered."""
+    query, far = "打印 文件", "图片"
+    relevant = Example((query, "打印 文件", far), Judgment((1.0, 1.0)), "")
+    rest = [positive(f"文件 {number}", f"文件 {number}") for number in range(25)]
+    example, *_ = FirstStage([relevant, *rest], {}).ordered([relevant])
+    assert far not in example.texts
+    task = Reranking(weight=0.0, **COLUMNS)
+    predictions = [Prediction((), np.full(len(example.texts) - 1, 0.5, np.float32))]
+    figures = task.metrics.compute([example.label], predictions)
+    assert figures == {"mrr_at_10": 1, "ndcg_at_10": pytest.approx(1 / (1 + log(2) / log(3)))}
+
+
 def test_first_stage_scores_equal_hybrid_search():
     examples = [positive(*pair) for pair in (PAGES | UNSEEN).items()]
     texts = sorted({text for example in examples for text in example.texts})

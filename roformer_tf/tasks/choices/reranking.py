@@ -42,6 +42,8 @@ class Judgment(NamedTuple):
     """0 for a wrong one."""
     search: tuple[float, ...] = ()
     """The score of each in the search that returned them."""
+    lost: int = 0
+    """Relevant documents that the search did not return."""
 
 
 def fused(search: Sequence[float] | np.ndarray, scores: np.ndarray, weight: float) -> np.ndarray:
@@ -185,9 +187,10 @@ class RerankingMetrics(Metrics):
     sureness_kind: ClassVar[Any] = "distance"
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
-        """Both figures; a document that was not found has no rank."""
+        """Both figures; a document that was not found has a rank beyond every cut."""
         pairs = zip(gold, predictions, strict=True)
-        each = query_figures([self._ranks(*pair) or [NOT_FOUND] for pair in pairs])
+        ranks = [self._ranks(x, y) + [NOT_FOUND] * x.lost or [NOT_FOUND] for x, y in pairs]
+        each = query_figures(ranks)
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
 
     def _order(self, label: Judgment, prediction: Prediction) -> list[int]:
