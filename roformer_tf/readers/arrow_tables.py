@@ -87,31 +87,20 @@ class ArrowRecords:
             yield from _records(batches, budget, self._names)
 
 
-def class_names(schema: Any) -> dict[str, list[str]]:
-    """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers.
+def class_names(schema: Any) -> dict[str, Any]:
+    """The features of columns with a `datasets.ClassLabel`, maybe in lists or dictionaries.
 
     `datasets` writes them into the metadata of the schema, under the key huggingface.
     """
-    names = {}
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
-        for column, feature in features.items():
-            # Lists are [feature] or {"_type": "List", "feature": …}, and may be nested.
-            while isinstance(feature, list) or feature.get("_type") != "ClassLabel":
-                feature = feature[0] if isinstance(feature, list) else feature.get("feature")
-                if not isinstance(feature, dict | list):
-                    break
-            else:
-                names[column] = [str(name) for name in feature["names"]]
+        return {name: x for name, x in features.items() if '"ClassLabel"' in json.dumps(x)}
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}  # no metadata, or those of another program
-    return names
 
 
-def _records(
-    batches: Iterable[Any], budget: Budget, names: dict[str, list[str]]
-) -> Iterator[Record]:
-    """The rows of batches. `names`: of class numbers, by column."""
+def _records(batches: Iterable[Any], budget: Budget, names: dict[str, Any]) -> Iterator[Record]:
+    """The rows of batches. `names`: as of `class_names`."""
     number = 0
     for batch in batches:
         for start in range(0, len(batch), _ROWS_DECODED):
@@ -123,13 +112,21 @@ def _records(
                     yield Record(number, cells)
 
 
-def class_name(value: Any, names: Sequence[str]) -> Any:
-    """The name of a class number, or of a list of them; None for -1, an unknown label."""
+def class_name(value: Any, feature: Any) -> Any:
+    """A value with the names of its class numbers; None for -1, an unknown label."""
+    # Lists are [feature] or {"_type": "List", "feature": …}, dictionaries {key: feature}.
+    inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
     if isinstance(value, list):
-        return [class_name(number, names) for number in value]
-    if not isinstance(value, int):
+        inner = inner[0] if isinstance(feature, list) and feature else inner
+        return [class_name(x, inner) for x in value]
+    if not isinstance(inner, dict):
         return value
-    return names[value] if 0 <= value < len(names) else None
+    if isinstance(value, dict):
+        return {key: class_name(x, inner.get(key)) for key, x in value.items()}
+    names = inner.get("names") if inner.get("_type") == "ClassLabel" else None
+    if not isinstance(names, list) or not isinstance(value, int):
+        return value
+    return str(names[value]) if 0 <= value < len(names) else None
 
 
 def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:

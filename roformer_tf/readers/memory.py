@@ -12,6 +12,7 @@ from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import class_name, class_names
+from roformer_tf.readers.tables import check_different
 
 # Names of the cells of a tuple, by their number: texts, then the label.
 COLUMNS: tuple[tuple[str, ...], ...] = (
@@ -44,6 +45,7 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
     if hasattr(data, "to_dicts"):  # polars
         data = data.to_dicts()
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
+        check_different(name, list(map(str, data.columns)))  # its rows have only the last one
         data = data.to_dict("records")
     elif isinstance(data, Mapping | bytes | str) or not isinstance(data, Iterable):
         raise InputError(f"{name} is {shortened(data)}. Give the path of a file, or {_ROWS}.")
@@ -75,7 +77,12 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: NumPy's as Python's, NaN and pandas' NA as null, others as text."""
+    """A value as JSON has it: NumPy's as Python's, NaN and pandas' NA as null, others as text.
+
+    Bytes are UTF-8; what is not becomes half of a character, which is refused as in a file.
+    """
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "surrogateescape")
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy, tensors
         value = value.tolist()
     if isinstance(value, Mapping):

@@ -216,14 +216,19 @@ def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:
     """Names of columns; a column without a name, as next to a merged cell, gets its number."""
-    twice = {name for name in names if name and names.count(name) > 1}
+    check_different(path, list(filter(None, names)))
+    return tuple(
+        name or (str(i) if str(i) not in names else f"{i}.") for i, name in enumerate(names, 1)
+    )
+
+
+def check_different(path: str | Path, names: list[str]) -> None:
+    """Raise InputError for two columns of the same name."""
+    twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise InputError(
             f"{path} has two columns named {min(twice)!r}. Give each a name of its own."
         )
-    return tuple(
-        name or (str(i) if str(i) not in names else f"{i}.") for i, name in enumerate(names, 1)
-    )
 
 
 def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) -> Row:

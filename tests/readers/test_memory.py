@@ -139,3 +139,32 @@ def test_a_lone_surrogate_is_kept():
 def test_other_data_are_rejected(data, message):
     with pytest.raises(InputError, match=message):
         json_lines(data, "valid")
+
+
+@pytest.mark.parametrize("is_list", [True, False], ids=["list", "dictionary of lists"])
+def test_class_indices_within_dictionaries_are_replaced_by_names(is_list):
+    """Entities: a list of dictionaries, which `datasets` also stores as a dictionary of lists."""
+    keys = {"start": {"dtype": "int32", "_type": "Value"}, "label": classes("LOC", "PER")}
+    entities = [{"start": 0, "label": 1}, {"start": 2, "label": 0}]
+    named = [{"start": 0, "label": "PER"}, {"start": 2, "label": "LOC"}]
+    features = [[keys], {"feature": keys, "_type": "List"}]
+    if not is_list:
+        entities, named = ({key: [x[key] for x in y] for key in keys} for y in (entities, named))
+        features = [{"feature": keys, "_type": "Sequence"}]
+    for feature in features:
+        data = Dataset([{"text": "张三在", "entities": entities}])
+        data.features = schema(text={"_type": "Value"}, entities=feature)
+        assert json.loads(json_lines(data, "train"))["entities"] == named
+
+
+def test_columns_with_the_same_name_are_refused():
+    """Of such columns, the rows of a data frame have only the last."""
+    frame = Frame([{"text": "很好", "label": 1}])
+    frame.columns = ["text", "text", "label"]
+    with pytest.raises(InputError, match=r"train has two columns named 'text'\. Give each a name"):
+        json_lines(frame, "train")
+
+
+def test_bytes_are_texts_in_utf_8():
+    assert json_lines([("很好".encode(), b"good"), ("太吵".encode(), b"bad")], "train") == LINES
+    assert json_lines([(b"\xff", 1)], "train") == '{"text": "\\udcff", "label": 1}\n'
