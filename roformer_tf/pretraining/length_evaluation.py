@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.corpus.documents import (
@@ -19,20 +19,15 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_json
-from roformer_tf.pretraining.initialization import MODELS, PretrainedLM, check_sees_both_sides
-from roformer_tf.pretraining.windowed_losses import (
-    WordedText,
-    figures,
-    long_texts,
-    predicted_texts,
-    token_losses,
-)
 from roformer_tf.terminal import table, terminal_width
 from roformer_tf.tokenizers.padding import SPECIALS, check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
-from roformer_tf.training.devices import choose_precision
 from roformer_tf.training.plots import plot_lengths
 from roformer_tf.training.settings import Precision
+
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.initialization import PretrainedLM
+    from roformer_tf.pretraining.windowed_losses import WordedText
 
 # Unless the model was trained on shorter sequences.
 DEFAULT_LENGTH = 512
@@ -110,6 +105,10 @@ class EvaluateCorpusConfig(CorpusConfig):
 
 def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     """Print loss and accuracy by length; write the report and the plot that are asked for."""
+    # These load Keras, for which --help does not wait.
+    from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
+    from roformer_tf.training.devices import choose_precision
+
     if config.output is not None:
         plot = config.output.with_suffix(".png")
         check_writable(config.output)
@@ -171,12 +170,14 @@ def open_language_model(
     objective: ObjectiveName | None,
     precision: str,
     changes: Mapping[str, Any] | None = None,
-) -> tuple[PretrainedLM, RoFormerTokenizer, ObjectiveName]:
+) -> tuple["PretrainedLM", RoFormerTokenizer, ObjectiveName]:
     """Open a model and its tokenizer; by default the objective is the one it was trained with.
 
     `changes`: keys of its config to replace. Raises InputError for a model that is no language
     model, or has no vocabulary.
     """
+    from roformer_tf.pretraining.initialization import MODELS, check_sees_both_sides
+
     with OpenedSource(source) as opened:
         checkpoint = opened.checkpoint()
         if not checkpoint.is_language_model:
@@ -201,11 +202,13 @@ def read_texts(
     tokenizer: RoFormerTokenizer,
     min_length: int,
     report: CorpusReport,
-) -> list[WordedText]:
+) -> "list[WordedText]":
     """Read texts of at least `min_length` tokens, until there are `config.max_tokens` tokens.
 
     Raises InputError if the corpus has no such text.
     """
+    from roformer_tf.pretraining.windowed_losses import WordedText, long_texts
+
     documents = _tokenized(config, files, tokenizer, report)
     texts: list[WordedText] = []
     tokens = 0

@@ -240,14 +240,14 @@ def test_the_default_length_is_the_models_up_to_512(models, corpus, tmp_path, mo
 
 def test_held_out_reads_only_held_out_documents(models, corpus, monkeypatch):
     seen = []
-    original = length_evaluation.long_texts
+    original = windowed_losses.long_texts
 
     def spy(documents, *arguments, **settings):
         documents = list(documents)
         seen.append([np.diff(item.bounds).tolist() for item in documents])
         return original(documents, *arguments, **settings)
 
-    monkeypatch.setattr(length_evaluation, "long_texts", spy)
+    monkeypatch.setattr(windowed_losses, "long_texts", spy)
     run_evaluate(models["causal"], "--corpus", corpus, "--lengths", 12, "--held-out", 0.4)
     texts = corpus.read_text(encoding="utf-8").splitlines()
     assert seen == [[[len(text) for text in texts if is_held_out(text, 0.4)]]]
