@@ -185,6 +185,7 @@ class OpenedModel:
                 max_length=min(
                     config.max_position_embeddings, QuestionAnswering.labelling.default_max_length
                 ),
+                long_texts="windows",
             )
         if not parts & {"classifier", "token_classifier"}:
             return None

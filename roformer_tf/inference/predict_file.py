@@ -146,7 +146,7 @@ class _Table:
 
     def __init__(self, task: Task, config: PredictConfig) -> None:
         self.task = task
-        self.cuts = task.long_texts != "windows" and not task.labelling.fixed_long_texts
+        self.cuts = task.long_texts != "windows"
         """Whether the task cuts long texts; others read them in windows."""
         by_name = config.output.lower().endswith((".csv", ".xlsx"))
         self.marked = self.cuts and (config.with_text or by_name)

@@ -1,5 +1,6 @@
 """`--method cloze`: encoding, label scores, the saved task and a fine-tuning run."""
 
+import csv
 import json
 
 import keras
@@ -105,7 +106,16 @@ def test_finetuning_with_method_cloze(shallow, tmp_path, monkeypatch, capsys):
     assert report["evaluations"][0]["step"] == 0  # zero-shot predictions before training
     predicted = roformer_tf.load(str(model), precision="float32")(["好天气很好", "坏天气很坏"])
     assert set(predicted[0]["scores"]) == {"坏", "好"}
+    length = task.max_length
+    (tmp_path / "new.txt").write_text(f"天\n{'天' * length}\n", "utf-8")
+    output = tmp_path / "answers.csv"
+    new = ["--input", str(tmp_path / "new.txt"), "--output", str(output)]
     capsys.readouterr()
+    assert main(["predict", str(model), *new, "--precision", "float32"]) == 0
+    # 很, the mask, [CLS] and [SEP] have no room for 4 characters.
+    assert f"; 1 longer than {length} tokens and cut" in capsys.readouterr().err
+    with output.open(encoding="utf-8-sig") as file:
+        assert [row["tokens_cut"] for row in csv.DictReader(file)] == ["", "4"]
     pairs = ["--train", str(tmp_path / "pairs.tsv"), *arguments[len(files) * 2 :]]
     (tmp_path / "pairs.tsv").write_text(
         "text_a\ttext_b\tlabel\n" + "".join(f"天{row}" for row in rows).replace("天气", "\t"),
