@@ -468,11 +468,9 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
         test=len(sets.test),
     )
     say(
-        "sequences of at most {length} tokens; {longer:.1%} of the training texts are longer "
-        "({how})",
+        "sequences of at most {length} tokens; {longer:.1%} of the training texts are longer",
         length=chosen,
         longer=np.mean(lengths > chosen),
-        how=task.long_texts,
     )
     return chosen
 

@@ -206,7 +206,7 @@ def _no_test(report: Report, _: Translator) -> Iterator[str]:
     if report["judged"] == "valid":
         yield _(
             "There is no test set. The figures are on the validation set, which also selected the "
-            "best weights: they are slightly too good. Use --test or --test-share."
+            "best weights: they are slightly too good. Give a test set with --test."
         )
 
 
@@ -287,14 +287,13 @@ def _contradictions(report: Report, _: Translator) -> Iterator[str]:
 
 
 def _long(report: Report, _: Translator) -> Iterator[str]:
-    longer, kind = report["data"][0]["longer"], report["long_texts"]
-    if kind == "windows" or longer <= MUCH_CUT:  # windows read everything
+    longer = report["data"][0]["longer"]
+    if report["long_texts"] == "windows" or longer <= MUCH_CUT:  # windows read everything
         return
     yield _(
-        "{share:.1%} of the training texts are longer than {length} tokens: {cut}.",
+        "{share:.1%} of the training texts are longer than {length} tokens and are truncated.",
         share=longer,
         length=report["max_length"],
-        cut=_("their middle is not read") if kind == "head-tail" else _("their end is not read"),
     )
 
 
