@@ -279,17 +279,13 @@ def run(name: str, flags: Sequence[str], _: Translator) -> None:
 
     Raises InputError for wrong input, in the language of the translator.
     """
-    backend = _check_backend()
-    set_up_tensorflow()
+    set_up_tensorflow(_check_backend())
     settings = load_settings(name, flags)
     command = COMMANDS[name]
     try:
         program = f"roformer-tf {name}"
         values = from_words(settings, flags, program, command.usual, _.language)
-        needs_keras = getattr(values, "engine", None) == "keras"
-        modules = command.loads or (_MODELS if needs_keras else ())
-        if modules:
-            import_quickly(modules, backend)
+        import_quickly(*command.loads)
         load_function(name, flags)(values)
     except InputError as error:
         raise InputError(in_flag_names(_(error.args[0]), settings)) from None

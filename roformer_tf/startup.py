@@ -9,7 +9,7 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 
@@ -37,25 +37,36 @@ for line in sys.stdin.buffer:
 """
 
 
-def set_up_tensorflow() -> None:
+_backend = ""
+"""Backend of the command that this process runs; "" in other programs."""
+
+
+def set_up_tensorflow(backend: str = "") -> None:
     """Set TensorFlow's log level and oneDNN for this process and its children.
 
-    What the user has set stays. TensorFlow itself uses oneDNN only on CPUs with AVX512-VNNI or
-    better. With AVX2 alone, pretraining is 1.9 times as fast with it (docs/LOG.md).
+    `backend`: that of a command, for `import_quickly`. What the user has set stays. TensorFlow
+    itself uses oneDNN only on CPUs with AVX512-VNNI or better. With AVX2 alone, pretraining is 1.9
+    times as fast with it (docs/LOG.md).
     """
+    global _backend
+    _backend = backend
     os.environ.setdefault(LOG_LEVEL, "3")
     if platform.machine() in ("x86_64", "AMD64"):
         os.environ.setdefault(ONEDNN, "1")
 
 
-def import_quickly(modules: Sequence[str], backend: str) -> None:
+def import_quickly(*modules: str) -> None:
     """Import a command's modules; a missing one is reported later by the code that needs it.
+
+    In other programs nothing is imported here.
 
     Keras on TensorFlow takes 2.1 s of CPU instead of 4.2 s: Python's garbage collector would run a
     thousand times meanwhile (0.9 s), and `UNUSED` packages would be imported (1.2 s).
     """
+    if not _backend or sys.modules.keys() >= set(modules):
+        return
     is_first = "keras" not in sys.modules
-    skipped = [name for name in UNUSED if name != backend and name not in sys.modules]
+    skipped = [name for name in UNUSED if name != _backend and name not in sys.modules]
     # None is Python's documented way to make an import fail. It is undone right afterwards, so
     # that a command that plots or splits data imports these packages as usual.
     sys.modules.update(dict.fromkeys(skipped))  # type: ignore[arg-type]

@@ -40,7 +40,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),
-    "engines": ("checkpoints", "machine"),
+    "engines": ("checkpoints", "machine", "startup"),
     "models": ("layers", "checkpoints", "tokenizers", "engines", "top_k"),
     "readers": ("errors", "files"),
     "training": ("models", "flags", "machine"),

@@ -42,12 +42,12 @@ def environment_without_level():
 def fake_tensorflow(tmp_path):
     """fake_tensorflow(last statement) → stderr and exit code of a command that imports it."""
 
-    def run(statement, **environment):
+    def run(statement, command=("checkpoints", "inspect", "none"), **environment):
         (tmp_path / "tensorflow.py").write_text(
             f"import os\nos.write(2, {NOTES + OTHER_OUTPUT!r})\n{statement}\n", encoding="utf-8"
         )
         done = subprocess.run(
-            [sys.executable, "-m", "roformer_tf", "checkpoints", "inspect", "none"],
+            [sys.executable, "-m", "roformer_tf", *command],
             capture_output=True,
             check=False,
             env=environment_without_level()
@@ -78,6 +78,16 @@ def test_a_command_hides_the_notes_unless_the_user_sets_a_log_level(fake_tensorf
     assert stderr.startswith(OTHER_OUTPUT + b"roformer-tf checkpoints inspect: ")
     stderr, _ = fake_tensorflow("", TF_CPP_MIN_LOG_LEVEL="0")
     assert stderr.startswith(NOTES + OTHER_OUTPUT)
+
+
+def test_a_model_that_needs_keras_is_loaded_without_notes(fake_tensorflow, shallow, tmp_path):
+    """Only a `--model` shows whether `embed` or `serve` needs Keras."""
+    texts = tmp_path / "texts.txt"
+    texts.write_text("今天\n", encoding="utf-8")
+    files = ["--input", str(texts), "--output", str(tmp_path / "vectors.npy")]
+    command = ["embed", "--model", str(shallow), "--engine", "keras", *files]
+    stderr, _ = fake_tensorflow("", command)
+    assert stderr.startswith(OTHER_OUTPUT)
 
 
 @pytest.mark.parametrize(
@@ -134,9 +144,10 @@ def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later()
     assert done.stderr.count("\n") == 1  # our own message, and no note of TensorFlow
 
 
-def test_only_grains_warning_about_a_missing_jax_is_hidden():
-    startup.import_quickly((), "tensorflow")
-    startup.import_quickly((), "tensorflow")
+def test_only_grains_warning_about_a_missing_jax_is_hidden(monkeypatch):
+    monkeypatch.setattr(startup, "_backend", "tensorflow")
+    startup.import_quickly("no_such_module")
+    startup.import_quickly("no_such_module")
     absl = logging.getLogger("absl")
 
     def is_printed(text):

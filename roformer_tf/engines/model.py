@@ -12,6 +12,7 @@ from roformer_tf.engines.choice import EXTRAS, MODULES, Engine, Precision
 from roformer_tf.engines.network import BYTE, OUTPUTS, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import instructions, usable_cores
+from roformer_tf.startup import import_quickly
 
 # The graph's file in a folder that `export` wrote, and what runs it.
 ONNX, OPENVINO, SAVED_MODEL = "model.onnx", "openvino_model.xml", "saved_model.pb"
@@ -176,6 +177,7 @@ def _openvino_file(file: Path, threads: int | None) -> GraphModel:
 
 def _saved_model(file: Path) -> GraphModel:
     """Open a SavedModel, whatever the backend of Keras."""
+    import_quickly("tensorflow")
     import tensorflow as tf
 
     call = tf.saved_model.load(str(file.parent)).signatures["serving_default"]

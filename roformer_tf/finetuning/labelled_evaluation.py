@@ -37,12 +37,6 @@ from roformer_tf.translation import Translator
 SET = "test"
 # Maximum number of rows of a table of labels.
 SHOWN_LABELS = 40
-# What happens to texts that are longer than the model's sequences.
-CUT = {
-    "head": "their end is not read",
-    "head-tail": "their middle is not read",
-    "windows": "all is read, in windows",
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,10 +153,11 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     """The figures with their intervals, those of each label, and warnings, for a terminal."""
     _ = Translator("en")
     (described,) = report["data"]
-    cut = task.labelling.why_long_texts_fixed().removesuffix(".") or CUT[report["long_texts"]]
-    longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
-    none = f"none is longer than {report['max_length']} tokens"
-    yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
+    share = f"{described['longer']:.1%} are" if described["longer"] else "none is"
+    longer = f"{share} longer than {report['max_length']} tokens"
+    if described["longer"]:
+        longer += f", {'read in windows' if report['long_texts'] == 'windows' else 'truncated'}"
+    yield f"examples: {described['examples']:,}; {longer}"
     yield ""
     values, intervals = report[SET], report["intervals"][SET]
     metrics = [task.metrics.named(name) for name in values]

@@ -153,10 +153,10 @@ def open_generator(
     attention: the mask, where the files do not show it. Raises InputError, with the reason, for
     another model.
     """
-    from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
-
     with open_model(source, "keras", precision) as opened:
-        checkpoint = opened.checkpoint
+        checkpoint, choice = opened.checkpoint, opened.choice()
+        from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
+
         attention = attention or checkpoint.attention_type
         if not checkpoint.is_language_model:
             raise InputError(
@@ -173,7 +173,7 @@ def open_generator(
         # Only a sim model has a pooler, whose vectors choose among paraphrases.
         is_sim = attention == "unilm" and "pooler" in checkpoint.parts
         kind = RoFormerForSentenceSimilarity if is_sim else RoFormerForCausalLM
-        return opened.keras_model(kind, opened.choice().precision, attention_type=attention)
+        return opened.keras_model(kind, choice.precision, attention_type=attention)
 
 
 def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text") -> list[str]:

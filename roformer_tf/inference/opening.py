@@ -40,6 +40,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
+from roformer_tf.startup import import_quickly
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.choices.multiple_choice import SummaryChoices
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
@@ -214,7 +215,10 @@ class OpenedModel:
         tokens are float32 unless the user asks for less.
         """
         reason = unsupported_reason(self.checkpoint.config)
-        return choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
+        chosen = choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
+        if chosen.engine == "keras":
+            import_quickly("roformer_tf.models.heads")
+        return chosen
 
     def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":
         """Build a Keras model of the arrays.
