@@ -30,6 +30,10 @@ CRF_TYPE, FORM_TYPE = "roformer_crf", "roformer_tf"
 """Values of `model_type` at which transformers stops with an error: a tagger with a conditional
 random field, and an architecture that transformers has no class for. With "roformer" it would load
 them without an error and compute something else."""
+MODEL_TYPES = (None, "roformer", "bert", CRF_TYPE, FORM_TYPE)
+"""Values of `model_type` in the configs that can be read; early ones have none."""
+BERT_POSITIONS = "roformer.embeddings.position_embeddings.weight"
+"""A BERT's table of learned positions, under a RoFormer's name."""
 SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
 """The last layer of a text classifier."""
 _POINTER = "global_pointer/kernel"

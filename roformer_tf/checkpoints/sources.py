@@ -165,14 +165,22 @@ class OpenedSource(Files):
         """
         weights = _weights(self.folder)
         if weights.suffix == ".index":
-            layout, file = "tf1", self.folder / BERT_CONFIG
+            layout, file, positions = "tf1", self.folder / BERT_CONFIG, tf1.BERT_POSITIONS
             tensors = with_bert(self._plain(tf1.read_tensors(weights.with_suffix("")), prefix))
         else:
             layout, file = "huggingface", self.folder / CONFIG
+            positions = huggingface.BERT_POSITIONS
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
         config = RoFormerConfig.from_file(file)
-        if layout == "tf1" and tf1.BERT_POSITIONS in tensors:
+        kind = config.unknown.get("model_type")
+        # Their tensors may have the same names, but their positions differ.
+        if layout == "huggingface" and kind not in huggingface.MODEL_TYPES:
+            raise InputError(
+                f"{file}: its model_type is {kind!r}, which is not supported. Give a RoFormer or a "
+                "BERT."
+            )
+        if kind is None and positions in tensors:
             config = self._bert_config(config)
         config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
@@ -187,7 +195,7 @@ class OpenedSource(Files):
         return tensors.renamed(names)
 
     def _bert_config(self, config: RoFormerConfig) -> RoFormerConfig:
-        """The config of a TF1 checkpoint with a table of positions, which no config file records.
+        """The config of a checkpoint with a table of positions, which its config does not record.
 
         The checkpoint is a BERT, unless its name contains "roformer": a RoFormer that was
         initialized from a BERT can still have the table.

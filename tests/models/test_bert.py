@@ -115,7 +115,10 @@ def folder_of(tmp_path, tensors, **config):
 
 
 @pytest.mark.parametrize("naming", [dict, bare, early_pytorch], ids=["whole", "bare", "old"])
-@pytest.mark.parametrize("message", [{}, {"position_embedding_type": "absolute"}])
+@pytest.mark.parametrize(
+    "message",
+    [{}, {"position_embedding_type": "absolute"}, {"model_type": None, "architectures": None}],
+)
 def test_a_bert_folder_of_transformers_is_loaded(
     naming, message, bert, tmp_path, to_float64, caplog
 ):
@@ -131,6 +134,17 @@ def test_a_bert_folder_of_transformers_is_loaded(
         np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
     else:
         assert "new" not in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["roberta", "xlm-roberta", "electra", "ernie"])
+def test_other_models_with_the_names_of_a_bert_are_refused(kind, bert, tmp_path):
+    """Their positions are other ones: without an error, they would be those of a RoFormer."""
+    tensors = bare(named_as_in_bert(bert()))
+    folder = folder_of(tmp_path, {f"{kind}.{name}": x for name, x in tensors.items()})
+    assert RoFormerEncoder.from_pretrained(folder).config.position_embedding_type == "learned"
+    folder_of(tmp_path, tensors, model_type=kind)
+    with pytest.raises(InputError, match=f"model_type is '{kind}'.*a RoFormer or a BERT"):
+        RoFormerEncoder.from_pretrained(folder)
 
 
 def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_float64):
