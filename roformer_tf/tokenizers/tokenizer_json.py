@@ -36,10 +36,12 @@ second text of a pair would count as part of the first."""
 def gives_segments(source: OpenedSource) -> bool:
     """Whether transformers gives a model in this folder `token_type_ids`.
 
-    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them.
+    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them,
+    or if it is a BERT's.
     """
     settings = tokenizer_settings(source)
-    usual = () if "backend" in settings else (SEGMENTS,)
+    is_bert = str(settings.get("tokenizer_class")).startswith("Bert")
+    usual = (SEGMENTS,) if is_bert or "backend" not in settings else ()
     return SEGMENTS in settings.get("model_input_names", usual)
 
 

@@ -30,14 +30,17 @@ CHOICES = ["很好", "今天天气很好，我们去公园学习中国经济。"
 pytestmark = pytest.mark.hf
 
 
-@pytest.fixture(params=["word", "char"])
+@pytest.fixture(params=["word", "char", "bert"])
 def save_model(request, tmp_path, torch, transformers):
     """save_model("SequenceClassification", labels, …) → folder, model, tokenizer."""
 
     def save(head, labels, **settings):
-        vocabulary = read_vocabulary(GOLDENS / request.param)
+        kind = "word" if request.param == "word" else "char"
+        vocabulary = read_vocabulary(GOLDENS / kind)
         if request.param == "word":
             tokenizer = transformers.RoFormerTokenizer(vocabulary)
+        elif request.param == "bert":
+            tokenizer = transformers.BertTokenizer(vocabulary)
         else:  # transformers has no character tokenizer; it loads one that we saved
             RoFormerTokenizer(vocabulary, "char").save_pretrained(tmp_path / "base")
             (tmp_path / "base/config.json").write_text('{"model_type": "roformer"}')
@@ -55,8 +58,8 @@ def save_model(request, tmp_path, torch, transformers):
             part.save_pretrained(tmp_path / "model")
         assert not (tmp_path / "model/vocab.txt").exists()
         pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")("好", "好")
-        # transformers 5 returns no segments unless the settings of the tokenizer list them.
-        assert ("token_type_ids" in pair) == (request.param == "char")
+        # transformers 5 returns no segments unless the tokenizer's class or settings list them.
+        assert ("token_type_ids" in pair) == (kind == "char")
         return tmp_path / "model", model, tokenizer
 
     return save

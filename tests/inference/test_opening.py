@@ -11,9 +11,11 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import roformer_tf
+from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.inference.opening import open_model
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
+from roformer_tf.tokenizers.tokenizer_json import gives_segments
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 recordings: list[list[str]] = []
@@ -117,6 +119,21 @@ def test_an_opened_model_has_its_kind(finetuned, released):
         assert (opened.task, opened.generates, opened.is_masked_lm) == (None, True, False)
     with open_model(released("char")) as opened:
         assert (opened.checkpoint.attention_type, opened.is_masked_lm) == ("bidirectional", True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "wanted"),
+    [
+        ({}, True),  # as versions before 5 write it
+        ({"backend": "tokenizers", "tokenizer_class": "RoFormerTokenizer"}, False),
+        ({"backend": "tokenizers", "tokenizer_class": "BertTokenizer"}, True),
+        ({"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids"]}, False),
+    ],
+)
+def test_segments_are_those_of_the_tokenizer_class(settings, wanted, tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with OpenedSource(tmp_path) as source:
+        assert gives_segments(source) == wanted
 
 
 def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tmp_path):
