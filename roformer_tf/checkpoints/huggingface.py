@@ -239,7 +239,7 @@ def _unpickled(path: Path) -> LazyArrays:
         ) from None
 
     def read(name: str) -> np.ndarray:
-        tensor = tensors[name].contiguous()
+        tensor = tensors[name].detach().contiguous()
         if tensor.dtype == torch.bfloat16:  # torch has no conversion to NumPy, only its bits
             return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
         return tensor.numpy()
