@@ -40,7 +40,9 @@ LEXICAL_FILE = "lexical.npz"
 """File of a fine-tuned model whose predictions are combined with those of TF-IDF."""
 MODULES, POOLING = "modules.json", "1_Pooling/config.json"
 TRANSFORMER_SETTINGS = "sentence_bert_config.json"
-"""Files of sentence-transformers: what it computes, how it pools, the maximum number of tokens."""
+PROMPTS = "config_sentence_transformers.json"
+"""Files of sentence-transformers: what it computes, how it pools, the maximum number of tokens, and
+what it puts before texts."""
 
 # Limits of a zip. The largest released model has 1.3 GB, and all of them shrink to more than half.
 MAX_BYTES = 16 << 30

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
 
 IGNORED = re.compile(
-    r"(.*/adam_[mv]|global_step|bert/embeddings/position_embeddings"
+    r"(.*/((adam|lamb)_[mv]|Adam(_1)?)|beta[12]_power|global_step"
+    r"|bert/embeddings/position_embeddings"
     r"|roformer\.encoder\.embed_positions\.weight"
     r"|roformer\.embeddings\.position_(ids|embeddings\.weight)"
     r"|cls\.predictions\.decoder\.(weight|bias))"

@@ -14,13 +14,19 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints.archives import CONFIG, MODULES, POOLING, TRANSFORMER_SETTINGS, WEIGHTS
+from roformer_tf.checkpoints.archives import (
+    CONFIG,
+    MODULES,
+    POOLING,
+    PROMPTS,
+    TRANSFORMER_SETTINGS,
+    WEIGHTS,
+)
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource, embedding_settings
 from roformer_tf.files import remove, write_json
 
-_SETTINGS = "config_sentence_transformers.json"
 _POOLER = "2_Dense"
 
 
@@ -51,7 +57,7 @@ def save_modules(folder: str | Path) -> bool:
     # do_lower_case would be done before the tokenizer, which lower-cases by itself.
     limits = {"max_seq_length": config.max_length, "do_lower_case": False}
     write_json(folder / TRANSFORMER_SETTINGS, limits)
-    write_json(folder / _SETTINGS, {"prompts": {}, "similarity_fn_name": "cosine"})
+    write_json(folder / PROMPTS, {"prompts": {}, "similarity_fn_name": "cosine"})
     write_json(folder / MODULES, [_module(i, name) for i, name in enumerate(modules)])
     return True
 

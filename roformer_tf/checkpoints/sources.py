@@ -23,6 +23,8 @@ from roformer_tf.checkpoints.archives import (
     CONFIG,
     MODULES,
     POOLING,
+    PROMPTS,
+    TOKENIZER_CONFIG,
     TRANSFORMER_SETTINGS,
     WEIGHT_FILES,
     WEIGHTS,
@@ -372,8 +374,11 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     if content is None:
         is_unilm = checkpoint.attention_type == "unilm"
         is_sim = is_unilm and {"pooler", "mlm"} <= checkpoint.parts
+        positions = checkpoint.config.max_position_embeddings
         limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
-        length = limit or checkpoint.config.max_position_embeddings
+        if limit is None and source.read(POOLING) is not None:  # since version 6 of the library
+            limit = source.read_object(TOKENIZER_CONFIG).get("model_max_length")
+        length = min(limit or positions, positions)
         return EmbeddingConfig("pooler" if is_sim else _pooling(source), length)
     name = f"{source.name}: its {embedding_config.FILE}"
     config = embedding_config.parse(content, name)
@@ -387,11 +392,13 @@ def _pooling(source: OpenedSource) -> Pooling:
     # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
-    if modes not in (["mean"], ["cls"]) or b".Dense" in (source.read(MODULES) or b""):
+    more = b".Dense" in (source.read(MODULES) or b"")
+    more = more or source.read_object(PROMPTS).get("default_prompt_name") is not None
+    if more or modes not in (["mean"], ["cls"]):
         raise InputError(
-            f"{source.name} is a model of sentence-transformers with a Dense module, or another "
-            "pooling than mean or cls. Use that library; or, for the means of its encoder, remove "
-            f"{MODULES} and {POOLING}."
+            f"{source.name} is a model of sentence-transformers with a Dense module, a default "
+            "prompt, or another pooling than mean or cls. Use that library; or, for the means of "
+            f"its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
         )
     return modes[0]
 

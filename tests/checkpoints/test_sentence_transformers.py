@@ -114,6 +114,28 @@ def test_the_pooling_of_sentence_transformers_is_read(key, released, tmp_path):
         assert VectorSettings().open(folder).config == EmbeddingConfig("cls", 16)
 
 
+@pytest.mark.parametrize(
+    ("limits", "tokenizer", "length"),
+    [
+        ({}, {"model_max_length": 16}, 16),  # of version 6
+        ({}, {"model_max_length": 10**30}, 512),
+        ({"max_seq_length": None}, {}, 512),
+        ({"max_seq_length": 20}, {"model_max_length": 16}, 20),
+    ],
+)
+def test_the_maximum_length_of_sentence_transformers_is_read(
+    limits, tokenizer, length, released, tmp_path
+):
+    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
+    settings = json.loads((theirs / "tokenizer_config.json").read_text("utf-8")) | tokenizer
+    (theirs / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    (theirs / "sentence_bert_config.json").write_text(json.dumps(limits), "utf-8")
+    assert VectorSettings().open(theirs).config.max_length == (limits.get("max_seq_length") or 512)
+    (theirs / "1_Pooling").mkdir()
+    (theirs / "1_Pooling/config.json").write_text('{"pooling_mode": "mean"}', "utf-8")
+    assert VectorSettings().open(theirs).config == EmbeddingConfig("mean", length)
+
+
 def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
     theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
     (theirs / "1_Pooling").mkdir()
@@ -136,6 +158,7 @@ def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
             "1_Pooling/config.json",
             '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
         ),
+        ("config_sentence_transformers.json", '{"default_prompt_name": "query"}'),
     ],
 )
 def test_modules_that_are_not_supported_are_refused(file, content, released, tmp_path):
