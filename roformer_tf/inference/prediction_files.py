@@ -224,10 +224,10 @@ def _tsv_cell(value: Any, between: str) -> str:
 
 
 def _value(value: Any, between: str) -> Any:
-    """A cell's number or text; a tuple is joined, a list is JSON."""
-    if isinstance(value, list):
-        return json.dumps(value, ensure_ascii=False)
-    return between.join(map(str, value)) if isinstance(value, tuple) else value
+    """A cell's number or text; a tuple is joined; a list is JSON, as is a tuple with `between`."""
+    if isinstance(value, tuple) and not any(between in str(x) for x in value):
+        return between.join(map(str, value))
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple) else value
 
 
 def _width(text: str) -> int:

@@ -12,6 +12,7 @@ from roformer_tf.inference.prediction_files import (
     text_names,
     tsv_line,
 )
+from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS, load_task
@@ -164,6 +165,16 @@ def test_a_prediction_is_one_line_for_any_label():
     assert line == "a\\tb\\nc\\r\\\t1.0\t"
     assert actual["label"] == label
     assert tsv_line([f"p({label})"]) == "p(a\\tb\\nc\\r\\)\n"
+
+
+def test_labels_with_the_separator_are_written_as_a_list():
+    """Joined by it they would be read again as other labels."""
+    labels = ("价格,贵", "服务")
+    cells = {labels: '["价格,贵", "服务"]', labels[:1]: '["价格,贵"]', ("a", "b"): "a,b"}
+    for written, cell in cells.items():
+        assert tsv_line([written]) == f"{cell}\n"
+        assert read_labels(cell, ",") == tuple(sorted(written))
+
 
 
 def test_numbers_are_as_short_as_float32_allows():
