@@ -68,12 +68,13 @@ def find_unit_columns(
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
-    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
+    # CLUENER's labels are dictionaries next to plain texts; all others are lists, of units, too, or
+    # next to texts whose characters are the units.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
     fit = [
-        isinstance(x, list) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
+        isinstance(x, list | str) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
         for x, y in pairs
     ]
     # A tenth may be mistakes; doccano has columns of empty lists.
@@ -96,9 +97,11 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
     cells, place = row.cells, row.place
     value = cells.get(columns.units)
     if isinstance(value, list):
-        units = tuple(read_text({columns.units: unit}, columns.units) for unit in value)
-        if not units:
-            raise BadCellError(f"has an empty text in {columns.units!r}")
+        units = tuple(
+            unit if str(unit).isspace() else read_text({columns.units: unit}, columns.units)
+            for unit in value
+        )
+        read_text({columns.units: "".join(units)}, columns.units)  # which may not be blank
     else:
         units = tuple(read_text(cells, columns.units))
     if columns.label is None:

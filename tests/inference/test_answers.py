@@ -176,7 +176,6 @@ def test_labels_with_the_separator_are_written_as_a_list():
         assert read_labels(cell, ",") == tuple(sorted(written))
 
 
-
 def test_numbers_are_as_short_as_float32_allows():
     rng = np.random.default_rng(0)
     for number in rng.random(100).astype(np.float32):

@@ -66,6 +66,10 @@ FILES = {
     "a.jsonl": lambda path: path.write_text(json_lines(rows_of()), "utf-8"),
     "a.json": lambda path: path.write_text(json.dumps(rows_of()), "utf-8"),
     "words.jsonl": lambda path: path.write_text(json_lines(rows_of("words", "labels")), "utf-8"),
+    "text.jsonl": lambda path: path.write_text(
+        json_lines({"text": text, "labels": [NAMES[i] for i in tags]} for text, tags in SENTENCES),
+        "utf-8",
+    ),
     "cluener.json": lambda path: path.write_text(json_lines(CLUENER), "utf-8"),
     "cluener.parquet": lambda path: parquet(path, pa.Table.from_pylist(CLUENER)),
     "names.parquet": lambda path: parquet(path, table(integers=False)),
@@ -176,6 +180,16 @@ def test_invalid_rows_are_skipped_and_reported(tmp_path, name, capsys):
     err = capsys.readouterr().err
     assert f"{name}:16 " in err
     assert message in err
+
+
+def test_white_space_may_be_a_unit_but_not_a_text(tmp_path, capsys):
+    """Lists of characters have the spaces of names such as Big Ben; CLUENER's texts, too."""
+    rows = [{"tokens": list("Big\u3000Ben 好"), "ner_tags": ["B-LOC", *["I-LOC"] * 6, "O", "O"]}]
+    blank = {"tokens": [" ", "\n"], "ner_tags": ["O", "O"]}
+    (tmp_path / "a.jsonl").write_text(json_lines([*rows, blank]), "utf-8")
+    (example,) = read(tmp_path / "a.jsonl")[1]
+    assert (example.texts, example.units) == (("Big\u3000Ben 好",), tuple(rows[0]["tokens"]))
+    assert "a.jsonl:2 has an empty text in 'tokens'" in capsys.readouterr().err
 
 
 def test_a_jsonl_file_may_contain_an_array(tmp_path):
