@@ -301,7 +301,7 @@ def test_the_results_table_is_right_in_each_cell(counted_run, written_report):
         rows.append([name, f"{len(gold)}", *cells])
     assert tables["Results"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
     assert len({row[2] for row in rows}) == 5  # exchanged rows would be noticed
-    assert "about 95 times in 100" in read["report.md"]
+    assert "about 95 would contain the true figure" in read["report.md"]
     tile = "<span>{}</span> <b>{}</b> <small>{}</small>"
     for row in rows[:-1]:
         value, ends = row[3].split(" ", 1)
