@@ -109,6 +109,12 @@ def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
     assert "  [--source] MODEL" in page("checkpoints convert", "--help")
 
 
+def test_flags_of_several_values_show_each(page):
+    text = page("pretrain", "--help-all")
+    assert re.search(r"^  --mask-rate X \[X\] ", text, re.MULTILINE)
+    assert re.search(r"^  --corpus-weights NAME X \.\.\.$", text, re.MULTILINE)
+
+
 def test_a_narrow_terminal_gets_narrow_lines_and_a_wide_one_readable_ones(page, monkeypatch):
     for terminal, max_width in ((60, 60), (300, 100)):
         monkeypatch.setenv("COLUMNS", str(terminal))

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,7 @@ _ENDLESS = sys.maxsize  # steps
 class MixingConfig:
     """The fraction of the training data from each corpus. Default: in proportion to its size."""
 
-    corpus_weights: dict[str, float] = field(default_factory=dict)
+    corpus_weights: Annotated[dict[str, float], "NAME X"] = field(default_factory=dict)
     """Name and weight of every corpus, such as `news 3 wiki 1`: three sequences of news
     to one of wiki."""
     corpus_temperature: float = 1.0

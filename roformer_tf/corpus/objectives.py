@@ -13,7 +13,7 @@ Labels are the tokens to predict, with weight 1; unused slots have zeros. Masks 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,7 @@ _MASKED, _REPLACED = 1, 2  # codes of a selected word; 3 is kept, 0 is not selec
 class MaskingConfig:
     """Which tokens of a sequence are predicted, and what replaces them."""
 
-    mask_rate: float | tuple[float, float] = 0.15
+    mask_rate: Annotated[float | tuple[float, float], "X [X]"] = 0.15
     """Fraction of tokens to predict, above 0 and below 1. Words are predicted whole. Two numbers,
     such as 0.3 0.15: pretraining goes from the first to the second, linearly over its steps."""
     mask_replace_rate: float = 0.8

@@ -59,8 +59,8 @@ class FinetuneConfig:
     checkpoint, or the model/ of a run. Default: our own small checkpoint, which comes with this
     package."""
     train: Annotated[str, "FILE"]
-    """Labelled examples: tsv, csv, jsonl, parquet, xlsx, CoNLL or brat, as a path or a URL. All
-    except parquet, xlsx and brat may be compressed with gz, xz or zst."""
+    """Labelled examples: tsv, csv, json, parquet, arrow, xlsx, CoNLL or brat, as a path or a URL.
+    Text files except brat's may be compressed with gz, xz or zst."""
     output: Annotated[str, "DIR"]
     """Folder of the run: `model/`, the report, metrics, checkpoints."""
     valid: Annotated[str | None, "FILE"] = None
@@ -71,7 +71,7 @@ class FinetuneConfig:
     valid_share: float = 0.1
     """Fraction of --train that becomes the validation set."""
     test_share: float = 0.1
-    """Fraction of --train that becomes the test set; 0 for none."""
+    """Fraction of --train that becomes the test set, without --valid and --test; 0 for none."""
     task: TaskName | None = None
     """The task; spans: entities that may be nested. Default: detected from the data, and
     printed."""

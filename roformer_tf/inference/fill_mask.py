@@ -39,7 +39,7 @@ class FillMaskConfig:
     """
 
     model: Annotated[str, "MODEL"]
-    """A released zip, a folder with a checkpoint, or the model/ of a run."""
+    """A released zip or name, a folder with a checkpoint, or the model/ of a run."""
     text: tuple[str, ...]
     """Texts with one [MASK] or several; each is filled with one token."""
     top: int = 5

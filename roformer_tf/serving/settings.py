@@ -118,7 +118,7 @@ class ServeConfig:
     hybrid: bool = False
     """With --index: also search by words (BM25)."""
     rerank: Annotated[str | None, "MODEL"] = None
-    """With --index: the model/ of a run on pairs, which reorders the best documents."""
+    """With --index: a model for --rerank of `search`, which reorders the best documents."""
     pooling: Pooling | None = None
     """Serve vectors (POST /embed) with this pooling. Default: what the model was trained for."""
     host: str = "127.0.0.1"
