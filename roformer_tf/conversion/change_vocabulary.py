@@ -162,7 +162,7 @@ def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) 
     say("{number:,} words are new.", number=len(changed.added))
     if changed.unreachable:
         reason = (
-            Message("jieba does not split text into these words: add them to its dictionary")
+            Message("jieba does not split text into these words (in Python: jieba.load_userdict)")
             if tokenizer.tokenization == "word"
             else Message("char-level text is split into characters first")
         )
