@@ -95,7 +95,7 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, StarletteHTTPException)
     reason, path = error.detail, request.url.path
     if reason == "Not Found":
-        reason = f"there is no {path} for the model of this service; /docs lists what is"
+        reason = f"there is no {path} for the model of this service; /docs lists its routes"
     if reason == "There was an error parsing the body":  # of FastAPI, such as GBK's bytes
         reason = "the body cannot be read: send JSON in UTF-8"
     headers = error.headers
