@@ -136,11 +136,11 @@ def costs(
 def rendered(lines: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:
     """The lines of `costs` as a Markdown table with days and US$, and the assumptions.
 
-    | recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |
+    | recipe | parameters | sequences | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |
     """
     numbers = [f"{count:,}" for count in config.devices]
     heads = [f"{unit} on {' | on '.join(numbers)}" for unit in ("days", "US$")]
-    yield f"| recipe | parameters | rows | tokens | FLOPs | {' | '.join(heads)} |"
+    yield f"| recipe | parameters | sequences | tokens | FLOPs | {' | '.join(heads)} |"
     yield "| --- " + "| --: " * (4 + 2 * len(numbers)) + "|"
     for line in lines:
         counts = [f"{line['parameters'] / 1e6:,.1f} M"]

@@ -68,7 +68,7 @@ def test_days_and_price_follow_from_flops_and_utilisation():
 def test_the_table_states_its_assumptions():
     config = cost_config()
     assert [*rendered([LINE], config)] == [
-        "| recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |",
+        "| recipe | parameters | sequences | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
         "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 3 | 0.42 | 218 | 242 |",
         "",
