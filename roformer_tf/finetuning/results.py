@@ -8,8 +8,6 @@ from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import InputError
@@ -26,7 +24,7 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
-from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import SentenceVectors
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -97,12 +95,12 @@ class Results:
         return self._joined([predictions(result)["valid"] for result in self.validated])
 
     def _joined(self, parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
-        """The predictions for several sets, concatenated."""
+        """The predictions for the sets of `validated`, concatenated."""
         joined: list[Prediction] = []
-        for predictions in parts:
+        for result, predictions in zip(self.validated, parts, strict=True):
             # A prediction may name other examples of its set, by number: these move on, too.
-            before = len(joined)
-            joined += [self.search.task.decoding.shifted(x, before) for x in predictions]
+            shifted, before = result.task.decoding.shifted, len(joined)
+            joined += [shifted(x, before, self.best.task) for x in predictions]
         return joined
 
     def save(self, card: str) -> None:
@@ -280,12 +278,9 @@ def search_baselines(
         predictions = _search_predictions(task, test, tokenizer, method)
         if isinstance(task, ScoredPairs) and task.is_binary:
             on_valid = _search_predictions(task, valid, tokenizer, method)
-            near = task.is_near([example.label for example in valid])
-            threshold = best_threshold(np.array([x.label for x in on_valid]), near)
             # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
-            predictions = [
-                Prediction(x.label - threshold + task.threshold, x.scores) for x in predictions
-            ]
+            chosen = task.decoding.with_choices([example.label for example in valid], on_valid)
+            predictions = [chosen.decoding.shifted(x, 0, task) for x in predictions]
         baselines.append((name, predictions))
     return baselines
 

@@ -70,8 +70,8 @@ class Decoding(Part):
         """Predictions for all examples, from the model's output for their sequences."""
         return self.predict_all(self.combine(row_logits, encoded))
 
-    def shifted(self, prediction: Prediction, count: int) -> Prediction:
-        """The prediction, if the examples of its set are appended to `count` other examples."""
+    def shifted(self, prediction: Prediction, count: int, task: Any) -> Prediction:
+        """The prediction, if its set is appended to `count` examples, and `task` is that of all."""
         return prediction
 
     def logits(self, scores: np.ndarray) -> np.ndarray:

@@ -17,6 +17,7 @@ from roformer_tf.labelled.reading import find_layout, open_unanswered, read_exam
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
@@ -159,7 +160,8 @@ def test_a_text_is_ranked_among_all_distinct_texts():
     assert actual[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
     near = [(example, side) for example, side, _ in actual[3].label.neighbours]
     assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
-    shifted = [example for example, *_ in task.decoding.shifted(actual[3], 10).label.neighbours]
+    near = task.decoding.shifted(actual[3], 10, task).label.neighbours
+    shifted = [example for example, *_ in near]
     assert shifted == [11, 10, 13]
     assert actual[3].label.ahead is False
     metrics = task.metrics.compute([BELONGS] * 4, actual)
@@ -235,6 +237,19 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     assert metrics["accuracy"] == pytest.approx(5 / 6)
     three_levels = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
     assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
+
+
+def test_models_of_folds_keep_their_own_thresholds():
+    """Each of two models splits its pairs without a mistake, at cosines of different scales."""
+    gold, cosines = [0.0, 1.0], ([0.9, 0.99], [-0.2, 0.1])
+    sets = [[Prediction(x, np.array([x], np.float32)) for x in of_set] for of_set in cosines]
+    parts, task = [], ScoredPairs(levels=(0.0, 1.0))
+    tasks = [task.decoding.with_choices(gold, predictions) for predictions in sets]
+    for number, (kind, predictions) in enumerate(zip(tasks, sets, strict=True)):
+        shifted = [kind.decoding.shifted(x, 2 * number, tasks[0]) for x in predictions]
+        assert [x.scores for x in shifted] == [x.scores for x in predictions]
+        parts += shifted
+    assert tasks[0].metrics.compute(gold * 2, parts)["accuracy"] == 1.0
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20))

@@ -131,7 +131,7 @@ class RetrievalDecoding(VectorDecoding):
         """Ranks among all second and third texts of the set."""
         return [texts.retrieved(number, row) for number, row in enumerate(scores)]
 
-    def shifted(self, prediction: Prediction, count: int) -> Prediction:
+    def shifted(self, prediction: Prediction, count: int, task: Any) -> Prediction:
         """The neighbours' numbers count the earlier examples, too."""
         # Sets are joined into one list, in which this set begins at `count`.
         near = tuple((count + other, side, x) for other, side, x in prediction.label.neighbours)

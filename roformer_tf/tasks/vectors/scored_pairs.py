@@ -140,6 +140,11 @@ class ScoredDecoding(VectorDecoding):
         threshold = best_threshold(cosines, self.task.is_near(gold))
         return dataclasses.replace(self.task, threshold=threshold)
 
+    def shifted(self, prediction: Prediction, count: int, task: Any) -> Prediction:
+        """The cosine, so that the threshold of `task` splits it as its own one does."""
+        # Models, such as those of folds, have cosines of different scales.
+        return prediction._replace(label=prediction.label - self.task.threshold + task.threshold)
+
 
 class ScoredMetrics(VectorMetrics):
     """Correlations of scores and cosines; of 0 and 1 also ROC AUC and accuracy."""
