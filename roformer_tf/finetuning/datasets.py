@@ -28,7 +28,7 @@ class LabelledDataset:
     """Examples and their task.
 
         train, valid = LabelledDataset.from_file("reviews.tsv").split(valid=0.2)
-        model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
+        model.fit(train.batches(model.tokenizer), shuffle=False)
         valid.predict(model)
 
     A model for it has `task.outputs` logits. Raises InputError for other values than examples and

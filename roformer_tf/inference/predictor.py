@@ -148,7 +148,7 @@ def load(
     batch_size: int = BATCH_SIZE,
     top: int | None = None,
 ) -> Predictor:
-    """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
+    """Open any model as a function of texts: `load(source)(texts)` → a dictionary for each.
 
     source: the `model/` of a run, its export, or a folder that transformers wrote;
     a released checkpoint by its name, zip or folder; or `owner/name[@revision]`, a model of Hugging

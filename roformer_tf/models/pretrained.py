@@ -88,9 +88,10 @@ class PretrainedModel(keras.Model):
     def from_pretrained(cls, source: str | Path, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
-        `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config, and
-        `ignore_unknown=True` among them skips tensors that no RoFormer has. A warning names parts
-        that the file lacks, whose weights are new, and those that this class does not use.
+        `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config. Among
+        them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
+        several copies of the weights. A warning names parts that the file lacks, whose weights are
+        new, and those that this class does not use.
         Raises InputError if there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:
