@@ -213,14 +213,14 @@ def _describe(run: PretrainingRun) -> None:
     )
     say("device: {device}", device=f"{device_in_words()}{_attention(run.model)}")
     for length, folder in run.folders.items():
-        manifest = read_manifest(folder)
+        counts = {name: split["rows"] for name, split in read_manifest(folder)["splits"].items()}
+        needed = sum(stage.rows for stage in run.stages if stage.length == length)
         say(
-            "sequences of {length} tokens: {train:,} for training, {held_out:,} held out, "
-            "{used:.1%} of the positions used",
+            "sequences of {length} tokens: {train:,} for training, {held_out:,} held out; "
+            "passes over the training set: {passes:,.1f}",
             length=length,
-            train=manifest["splits"]["train"]["rows"],
-            held_out=manifest["splits"]["held_out"]["rows"],
-            used=manifest["utilization"],
+            passes=needed / counts["train"],
+            **counts,
         )
     if replicas() > 1 or run.group.count > 1:
         print(

@@ -10,7 +10,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 
 def test_a_run_with_a_settings_file_and_flags_over_it(start_command, pretrain_flags, tmp_path):
     words = pretrain_flags(None)
-    pairs = zip(words[::2], words[1::2], strict=True)
+    pairs = list(zip(words[::2], words[1::2], strict=True))
     lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in pairs]
     config = tmp_path / "settings.yaml"
     config.write_text("\n".join(lines))
@@ -26,6 +26,9 @@ def test_a_run_with_a_settings_file_and_flags_over_it(start_command, pretrain_fl
     splits = ("train", "held_out")
     train, held_out = (len(PreparedRows.open(tmp_path / "run" / "rows", x)) for x in splits)
     assert f": {train:,} for training, {held_out:,} held out" in out
+    assert (
+        f"passes over the training set: {6 * int(dict(pairs)['--batch-size']) / train:.1f}" in out
+    )
     assert train > held_out > 0
     assert re.search(r"step 0: held-out loss [\d.]+ \(perplexity [\d.]+\), accuracy [\d.]+%", out)
     assert re.search(r"step 6: held-out loss", out)
