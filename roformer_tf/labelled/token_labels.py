@@ -68,13 +68,15 @@ def find_unit_columns(
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
-    # CLUENER's labels are dictionaries next to plain texts; all others are lists, of units, too, or
-    # next to texts whose characters are the units.
+    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists. Next to a
+    # text, whose characters are the units, tags have types: its other labels may be a list, too.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
     fit = [
-        isinstance(x, list | str) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
+        isinstance(y, list)
+        and (isinstance(x, list) or (isinstance(x, str) and all(map(TYPED.fullmatch, map(str, y)))))
+        and (len(x) == len(y) and _are_short(y))
         for x, y in pairs
     ]
     # A tenth may be mistakes; doccano has columns of empty lists.

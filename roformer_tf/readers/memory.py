@@ -54,9 +54,7 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
     classes, width = class_names(schema), 0
     for number, row in enumerate(data, start=1):
         if isinstance(row, Mapping):
-            cells = {str(key): _plain(value) for key, value in row.items()}
-            known = classes.keys() & cells.keys()
-            yield cells | {key: class_name(cells[key], classes[key]) for key in known}
+            yield {str(x): class_name(_plain(y), classes.get(str(x))) for x, y in row.items()}
             continue
         values = [row] if isinstance(row, str) else row
         if not isinstance(values, tuple | list):

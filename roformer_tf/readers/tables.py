@@ -174,10 +174,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
     `pad`: a row with fewer cells than the first is padded with empty ones.
     """
-    records = (
-        r if r.problem or any(map(str.strip, r.cells)) else r._replace(cells=[], problem=BLANK)
-        for r in records
-    )
+    records = (r if _is_filled(r) else r._replace(cells=[], problem=BLANK) for r in records)
     start = list(islice(records, _SEEN_FIRST))
     readable = [record for record in start if record.cells]
     if all(damage("".join(record.cells)) for record in readable):
@@ -316,7 +313,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
     cells = start[0].cells.values() if kind == "json" else ()
-    if cells and all(isinstance(cell, dict) and "0" in cell for cell in cells):
+    if cells and all(isinstance(cell, dict) and [*cell, ""][0].isdecimal() for cell in cells):
         raise InputError(
             f"{path} has an object for each column, as pandas writes by default. Write it with "
             "to_json(path, orient='records')."

@@ -4,7 +4,6 @@ Axes: B sequences, T tokens, C logits.
 """
 
 import dataclasses
-import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -13,7 +12,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.cells import find_cell, read_label, read_text
+from roformer_tf.labelled.cells import find_cell, read_label, read_text, to_number
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key, text_question
@@ -255,10 +254,6 @@ def _joined(hard: np.ndarray, soft: np.ndarray, share: float) -> np.ndarray:
 
 
 def _natural(label: str) -> tuple[bool, float, str]:
-    """Sort "2" before "10", numbers before words."""
-    try:
-        number = float(label)
-    except ValueError:
-        return True, 0.0, label
-    # "nan" is a word here: NaN is neither before nor after a number, and sorts at random.
-    return (True, 0.0, label) if math.isnan(number) else (False, number, label)
+    """Sort "2" before "10", numbers before words, such as "nan" and "inf"."""
+    number = to_number(label)
+    return number is None, number or 0.0, label

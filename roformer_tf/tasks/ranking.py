@@ -118,8 +118,7 @@ class RankingMetrics(CandidateMetrics):
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The text that shares more characters with A; nothing is learned."""
-        by_index = map(by_overlap, test)
-        predictions = [each._replace(label=RANKED[each.label]) for each in by_index]
+        predictions = [x._replace(label=RANKED[x.label]) for x in map(by_overlap, test)]
         return CHARACTER_OVERLAP, predictions
 
     def probabilities(

@@ -388,6 +388,10 @@ REJECTED = {
         json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),
         ["has an object for each column", "orient='records'"],
     ),
+    "part_of_pandas.json": (  # the index begins with another number in a part of a frame
+        json.dumps({"评论": dict(enumerate(GOOD, 90)), "情感": dict(enumerate(BAD, 90))}),
+        ["has an object for each column", "orient='records'"],
+    ),
     "one_column.csv": (as_csv(HEAD, *ROWS, delimiter="|"), ["has one column", "评论内容|情感"]),
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
     "old.csv": (OLD + bytes(600), ["of a kind that cannot be read", "Save it as"]),

@@ -165,11 +165,9 @@ class ScoredMetrics(VectorMetrics):
         """All four."""
         numbers = np.array(gold, np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
-        near = self.task.is_near(gold)
-        right = (cosines > self.task.threshold) == near
         return {
-            metrics.ROC_AUC: partial(metrics.roc_auc, near, cosines),
-            metrics.ACCURACY: partial(metrics.mean, right),
+            metrics.ROC_AUC: partial(metrics.roc_auc, self.task.is_near(gold), cosines),
+            metrics.ACCURACY: partial(metrics.mean, self.right(gold, predictions)),
             metrics.SPEARMAN: partial(metrics.rank_correlation, numbers, cosines),
             metrics.PEARSON: partial(metrics.correlation, numbers, cosines),
         }
@@ -180,10 +178,9 @@ class ScoredMetrics(VectorMetrics):
         return dict.fromkeys(names, metrics.SAME_LABELS) if len(set(gold)) == 1 else {}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether the cosine is on the right side of the threshold."""
-        if not self.task.is_binary:
-            return False
-        return bool((prediction.label > self.task.threshold) == (label > self.task.middle))
+        """Whether the cosine is on the right side of the threshold, if there is one."""
+        is_yes = bool(prediction.label > self.task.threshold)
+        return self.task.is_binary and is_yes == (label > self.task.middle)
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The cosine's distance from the threshold."""
