@@ -155,7 +155,7 @@ def file_name(value: Any) -> str:
 def tidy(output: Path) -> None:
     """Remove temporary files of a killed process from the folder of a run."""
     if (output / SETTINGS).exists():
-        for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
+        for folder in (output, *output.glob("*/"), *output.glob(f"{TRIALS}/*")):
             sweep(folder)
             sweep(folder / CHECKPOINTS)
 

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.training.run_files import read_keys, read_metrics, read_settings
+from roformer_tf.training.run_files import SETTINGS, read_keys, read_metrics, read_settings, tidy
 
 LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
 
@@ -32,3 +32,15 @@ def test_a_damaged_report_is_named(tmp_path):
     (tmp_path / "report.json").write_text('{\n"valid": {\n"accuracy": 0.')
     with pytest.raises(InputError, match=r"report\.json: this is damaged: .* line 3 "):
         read_keys(tmp_path / "report.json", json.loads)
+
+
+@pytest.mark.parametrize("folder", [".", "adapted", "export", "trials/seed-1", "checkpoints"])
+def test_temporary_files_of_a_killed_process_are_removed(folder, tmp_path):
+    (tmp_path / folder).mkdir(parents=True, exist_ok=True)
+    temporary = tmp_path / folder / ".texts.jsonl.abcdefgh.tmp"
+    temporary.write_text("half")
+    tidy(tmp_path)
+    assert temporary.exists()  # not the folder of a run
+    (tmp_path / SETTINGS).write_text("seed: 0\n")
+    tidy(tmp_path)
+    assert not temporary.exists()
