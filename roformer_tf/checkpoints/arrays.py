@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -14,11 +13,9 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from roformer_tf.checkpoints.names import table
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
 
 DTYPES = {
     "float16": np.dtype("float16"),

@@ -1,26 +1,22 @@
 """Hugging Face folders, which are also our own format: `config.json` and `model.safetensors`."""
 
-from __future__ import annotations
-
 import re
 import zipfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
 from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, remove, write_json, write_text
 from roformer_tf.templates import environment, markdown
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
 
 POSITIONS = "roformer.encoder.embed_positions.weight"
 MODEL_CARD = "README.md"

@@ -7,21 +7,15 @@ Axes: V vocabulary, S segments, E embedding, H hidden, N heads, K head size (N Â
 F intermediate, C labels.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roformer_tf.config import POINTER_SIZE, rotated_features
+from roformer_tf.config import POINTER_SIZE, RoFormerConfig, rotated_features
 from roformer_tf.errors import InputError
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
 
 IGNORED = re.compile(
     r"(.*/((adam|lamb)_[mv]|Adam(_1)?)|beta[12]_power|global_step"

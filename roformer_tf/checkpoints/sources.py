@@ -167,11 +167,10 @@ class OpenedSource(Files):
         """
         weights = _weights(self.folder)
         if weights.suffix == ".index":
-            layout, file, positions = "tf1", self.folder / BERT_CONFIG, tf1.BERT_POSITIONS
+            layout, file = "tf1", self.folder / BERT_CONFIG
             tensors = with_bert(self._plain(tf1.read_tensors(weights.with_suffix("")), prefix))
         else:
             layout, file = "huggingface", self.folder / CONFIG
-            positions = huggingface.BERT_POSITIONS
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
         config = RoFormerConfig.from_file(file)
@@ -182,7 +181,7 @@ class OpenedSource(Files):
                 f"{file}: its model_type is {kind!r}, which is not supported. Give a RoFormer or a "
                 "BERT."
             )
-        if kind is None and positions in tensors:
+        if kind is None and {tf1.BERT_POSITIONS, huggingface.BERT_POSITIONS} & tensors.keys():
             config = self._bert_config(config)
         config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
@@ -285,16 +284,15 @@ def _in_our_names(
 def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:
     """Refuse tensors without a row, or warn of them, except those that are no weights."""
     unknown = sorted(name for name in names if not IGNORED.fullmatch(name))
-    if not unknown:
-        return
-    if not ignore_unknown:
+    if unknown and not ignore_unknown:
         shown = Translator("en").listing(unknown)
         raise InputError(
             f"{source} contains {len(unknown)} tensors that no RoFormer of its config has: "
             f"{shown}. Give the config that belongs to the weights, or ignore them with "
             "ignore_unknown (a command's --ignore-unknown)."
         )
-    logger.warning("Ignored, because no RoFormer has them: %s.", ", ".join(unknown))
+    if unknown:
+        logger.warning("Ignored, because no RoFormer has them: %s.", ", ".join(unknown))
 
 
 def _check_tied(tensors: LazyArrays, source: Path) -> None:
@@ -372,8 +370,7 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     """
     content = source.read(embedding_config.FILE)
     if content is None:
-        is_unilm = checkpoint.attention_type == "unilm"
-        is_sim = is_unilm and {"pooler", "mlm"} <= checkpoint.parts
+        is_sim = checkpoint.attention_type == "unilm" and {"pooler", "mlm"} <= checkpoint.parts
         positions = checkpoint.config.max_position_embeddings
         limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
         if limit is None and source.read(POOLING) is not None:  # since version 6 of the library

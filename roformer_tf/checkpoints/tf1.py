@@ -3,8 +3,6 @@
 TensorFlow, which reads and writes them, is imported when a checkpoint is read or written.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tempfile
@@ -12,17 +10,14 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roformer_tf.checkpoints.archives import BERT_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.arrays import LazyArrays, tensors_of_file
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file, temporary_folder
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
 
 PREFIX = "bert_model.ckpt"
 BERT_POSITIONS = "bert/embeddings/position_embeddings"
@@ -100,9 +95,7 @@ def write(
         )
         text = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
         (folder / "checkpoint").write_text(text, encoding="ascii")
-        values = config.to_dict()
-        for key in config.unknown:  # keys of Hugging Face, such as `architectures`
-            del values[key]
+        values = config.replace(unknown={}).to_dict()  # without Hugging Face's keys
         (folder / BERT_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="ascii")
         # bert4keras takes the path of this file as a separate argument.
         if vocabulary is not None:

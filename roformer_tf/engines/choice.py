@@ -8,15 +8,13 @@ openvino   OpenVINO, on a CPU       float32, bfloat16, int8   [fast]
 `auto` takes the engine that measured fastest on a CPU, and Keras on a GPU or TPU.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Literal
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import has_accelerator, multiplies_bfloat16
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
 
 Engine = Literal["auto", "keras", "onnx", "openvino"]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -32,31 +30,11 @@ FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "bfloat16": ("openvino", "keras"),
     "int8": ("onnx", "openvino"),
 }
-# Fields of a configuration of which graphs support any value.
-ANY_VALUE = {
-    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-    *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
-    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-    *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-    # of the inputs
-    "shared_tokens",
-    # used only together with other fields
-    *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
-    "relative_attention_max_distance",
-    # applied to the output of the network later
-    *("label_mean", "label_deviation"),
-}
-# The values of other fields that graphs support. Of a field that is in neither only the default is
-# supported, so that a new field is not ignored.
-SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "hidden_act": ("gelu", "gelu_new", "relu"),
-    "rotary_style": ("interleaved", "half"),
-    "norm_type": ("layer_norm", "rms_norm"),
-    "use_bias": (True, False),
-    "attention_type": (None, "bidirectional", "causal", "unilm"),
-    "pooling": ("cls", "mean", "pooler"),
-    "crf": (False, True),
-}
+# Fields of a configuration of which graphs support the default alone.
+KERAS_ONLY = (
+    *("position_embedding_type", "rotary_share", "rotary_value", "rope_parameters"),
+    *("use_logn_attn", "local_attention"),
+)
 NO_BFLOAT16 = "this CPU has no instructions for bfloat16, so float32 is used."
 LOSSY = "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)."
 
@@ -76,12 +54,11 @@ def installed(engine: Engine) -> bool:
     return all(find_spec(name) for name in MODULES.get(engine, ()))
 
 
-def unsupported_reason(config: "RoFormerConfig") -> str:
+def unsupported_reason(config: RoFormerConfig) -> str:
     """Why no graph of an architecture can be written; "" if one can."""
-    for field in fields(config):
-        value = getattr(config, field.name)
-        if field.name not in ANY_VALUE and value not in SUPPORTED.get(field.name, (field.default,)):
-            return f"its config has {field.name} {value!r}, which only Keras computes"
+    for name, value in config.chosen_forms().items():
+        if name in KERAS_ONLY:
+            return f"its config has {name} {value!r}, which only Keras computes"
     return ""
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,9 +26,7 @@ from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints
-
-if TYPE_CHECKING:
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Fraction of the sequences whose first text is masked.
 MASKED_ROWS = 0.5
@@ -59,13 +57,13 @@ class ParaphraseBatches(TrainingData):
     texts: list[_Tokens]
     spelled: list[str]
     """The whole texts, for a teacher."""
-    tokenizer: "RoFormerTokenizer"
+    tokenizer: RoFormerTokenizer
     teacher: np.ndarray | None = None
     """(texts, H) float32 of length 1."""
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
+        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
     ) -> "ParaphraseBatches":
         """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is."""
         texts, groups, room = list[_Tokens](), list[list[int]](), max_length - SPECIALS

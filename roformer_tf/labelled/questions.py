@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -24,11 +24,9 @@ from roformer_tf.labelled.batches import (
 )
 from roformer_tf.labelled.cells import BadCellError, parsed
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
-
-if TYPE_CHECKING:
-    from roformer_tf.labelled.examples import Example
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # The reference answers of a question, each a text and its first character; () if it has none.
 Answers: TypeAlias = tuple[tuple[str, int], ...]
@@ -118,7 +116,7 @@ class TokenizedQuestions:
     """For each question the token ids of its context, and their characters (tokens, 2) int32."""
     lengths: Ints
     """(questions,) int32: tokens of a row with the whole question and context."""
-    tokenizer: "RoFormerTokenizer"
+    tokenizer: RoFormerTokenizer
     max_length: int
     shared_tokens: bool
     """As of `joined`."""
@@ -126,8 +124,8 @@ class TokenizedQuestions:
     @classmethod
     def of(
         cls,
-        examples: "Sequence[Example]",
-        tokenizer: "RoFormerTokenizer",
+        examples: Sequence[Example],
+        tokenizer: RoFormerTokenizer,
         max_length: int,
         shared_tokens: bool,
     ) -> "TokenizedQuestions":
@@ -168,8 +166,8 @@ class TokenizedQuestions:
 
 
 def encode_questions(
-    examples: "Sequence[Example]",
-    tokenizer: "RoFormerTokenizer",
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
     max_length: int,
     shared_tokens: bool,
 ) -> EncodedQuestions:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.models.generator import Continuation, Generator, GivenUp, OnDone, OnToken, Prompt
 from roformer_tf.tokenizers.padding import as_pairs
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 class GenerationMixin:

@@ -3,13 +3,14 @@
 import math
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.training.training_model import (
     TrainingModel,
     WeightedMeanLoss,
@@ -18,9 +19,6 @@ from roformer_tf.training.training_model import (
     tensorflow_sums,
     values_after,
 )
-
-if TYPE_CHECKING:
-    from roformer_tf.pretraining.settings import StepConfig
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -65,7 +63,7 @@ class PretrainingModel(TrainingModel):
     step, before it is clipped) and `skipped` (steps skipped in a row, up to this one).
     """
 
-    def __init__(self, model: PretrainedModel, config: "StepConfig") -> None:
+    def __init__(self, model: PretrainedModel, config: StepConfig) -> None:
         super().__init__(model, "pretraining")
         self.step_config = config
         # Seconds in which steps waited for their batches.

@@ -8,12 +8,13 @@ such as 这段话的内容是关于体育的。, and the label whose sentence th
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, without_nan
+from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
@@ -24,11 +25,8 @@ from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, confusion
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Names of the label of a pair whose first text entails the second.
 ENTAILMENT = ("entailment", "蕴含", "蕴涵")
@@ -40,7 +38,7 @@ class ClassificationLabelling(Labelling):
     """Labels that repeat in a column. Target () int32: the label's index among the logits."""
 
     @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(cls, sample: LabelSample) -> str:
         """Labels that repeat, and are not numbers with decimals."""
         # Numbers with decimals are a regression, cells with several labels a multilabel task.
         fits = len(sample.texts) in cls.text_counts and sample.has_few
@@ -189,7 +187,7 @@ class HypothesisLabelling(ClassificationLabelling):
 
     task: "ZeroShot"
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """A sequence for each label: the text and the sentence about the label."""
         sentences = self.task.hypotheses
         several = [example._replace(texts=(*example.texts, *sentences)) for example in examples]

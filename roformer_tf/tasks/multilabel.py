@@ -2,11 +2,12 @@
 
 import dataclasses
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.labelled.cells import read_labels
+from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
@@ -18,9 +19,6 @@ from roformer_tf.tasks.probabilities import likeliest, shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
 
 # Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
@@ -39,7 +37,7 @@ class MultilabelLabelling(Labelling):
     min_labels: ClassVar[int] = 1
 
     @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(cls, sample: LabelSample) -> str:
         """Lists, a column called labels, or cells with a separator between labels."""
         return sample.why_several
 

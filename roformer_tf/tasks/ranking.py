@@ -1,11 +1,12 @@
 """Three texts: is B or C nearer to A?"""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.labelled.cells import BadCellError, read_label
+from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
@@ -23,9 +24,6 @@ from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.tasks.scoring import NamedPredictions
 from roformer_tf.translation import Message
 
-if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
-
 RANKED = ("B", "C")
 
 
@@ -36,7 +34,7 @@ class RankingLabelling(Labelling):
     rows_per_example: ClassVar[int] = 2
 
     @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(cls, sample: LabelSample) -> str:
         """Three texts; not the options A, B, C and D of a question, one of which is right."""
         fits = len(sample.texts) in cls.text_counts and "D" not in sample.labels
         return Message("there are three texts") if fits else ""

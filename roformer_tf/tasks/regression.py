@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
+from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks import metrics
@@ -22,9 +23,6 @@ from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
 from roformer_tf.tasks.tfidf import LinearModel
 from roformer_tf.translation import Message
 
-if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
-
 NO_LABELS = "is about labels, but a regression has numbers."
 
 
@@ -34,7 +32,7 @@ class RegressionLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
 
     @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(cls, sample: LabelSample) -> str:
         """Numbers with decimals."""
         fits = len(sample.texts) in cls.text_counts and sample.has_decimals
         return Message("the labels are numbers with decimals") if fits else ""

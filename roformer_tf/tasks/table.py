@@ -1,9 +1,7 @@
 """The one table of tasks: classes by name. `base` explains how to add one."""
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
@@ -67,15 +65,6 @@ def task_of_problem(
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     labels = () if kind is Regression else labels
     return kind(labels=labels, max_length=max_length, text_columns=texts)
-
-
-def load_task(folder: str | Path) -> Task:
-    """Read the task.json of a folder. Raises InputError for a missing or damaged one."""
-    path = Path(folder) / TASK_FILE
-    try:
-        return parse_task(path.read_bytes(), str(path))
-    except OSError as error:
-        raise InputError(f"cannot read {path}: {error}. Fine-tune again.") from None
 
 
 def parse_task(content: bytes, name: str) -> Task:

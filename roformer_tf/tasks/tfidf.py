@@ -13,18 +13,16 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from hashlib import blake2b
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.task_settings import Prediction
 from roformer_tf.tokenizers.segmentation import segment
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.tasks.task_settings import Prediction
 
 # Maximum coefficients of all labels: 160 MB. Of more n-grams the most frequent ones count. On 119
 # labels of 3,024 long texts, 16,000 n-grams cost 0.8 points of accuracy, and 100,000 none.
@@ -209,7 +207,7 @@ class TfIdfModel:
             output[:] = values @ coefficients[columns] + intercepts
         return task.metrics.linear_logits(outputs)
 
-    def predictions(self, task: Any, examples: Examples) -> "list[Prediction]":
+    def predictions(self, task: Any, examples: Examples) -> list[Prediction]:
         """Predict each example."""
         return task.decoding.predict_all(self.logits(task, examples))
 
@@ -255,7 +253,7 @@ class FittedTfIdf(NamedTuple):
     # training. Each comes from a model that was not fitted to the example.
     held_out: np.ndarray | None = None
 
-    def predictions(self, task: Any, test: Examples, valid: Examples) -> "list[Prediction]":
+    def predictions(self, task: Any, test: Examples, valid: Examples) -> list[Prediction]:
         """Those for the test set, with the task's choices on the validation set."""
         gold = [example.label for example in valid]
         chosen = task.decoding.with_choices(gold, self.model.predictions(task, valid))

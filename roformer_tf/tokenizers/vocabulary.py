@@ -23,6 +23,8 @@ Tokenization = Literal["word", "char"]
 characters."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
+"""transformers' classes that do what `tokenizer.json` describes; the second since version 5."""
 WORD_LIMIT = 200
 """Maximum characters of a word that is split into subwords; a longer word is [UNK]."""
 
@@ -178,8 +180,30 @@ def has_vocabulary(source: OpenedSource) -> bool:
 
 
 def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
-    """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none."""
-    return {} if _is_vocabulary(source) else source.read_object(TOKENIZER_CONFIG)
+    """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none.
+
+    In transformers, only a general tokenizer follows its `tokenizer.json`. Raises InputError for
+    other rules than those of a RoFormer.
+    """
+    if _is_vocabulary(source):
+        return {}
+    recorded = source.read_object(TOKENIZER_CONFIG)
+    settings = {"do_lower_case": True, "strip_accents": None}
+    if recorded.get("tokenizer_class") in GENERAL and "do_lower_case" not in recorded:
+        normalizer = source.read_object(TOKENIZER).get("normalizer") or {}
+        for step in normalizer.get("normalizers", [normalizer]):
+            if step.get("type") == "BertNormalizer":
+                settings["do_lower_case"] = step["lowercase"]
+                settings["strip_accents"] = step["strip_accents"]
+    settings |= recorded
+    lower_case, strip_accents = settings["do_lower_case"], settings["strip_accents"]
+    if strip_accents not in (None, lower_case) or not settings.get("tokenize_chinese_chars", True):
+        raise InputError(
+            f"{source.name}: its tokenizer has strip_accents other than do_lower_case, or "
+            "tokenize_chinese_chars false, which is not supported. Give another model; or, if its "
+            f"texts have no accents, remove strip_accents from {TOKENIZER_CONFIG}."
+        )
+    return settings
 
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:

@@ -12,11 +12,11 @@ from roformer_tf.export.formats import export_card
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking
-from roformer_tf.tasks.table import load_task
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.finetuned import load_finetuned
+from tests.support.task_files import load_task
 
 TOKENS = [*SPECIAL_TOKENS, "天气", "今天", *dict.fromkeys("今天天气很好我们去公园北京上海的了")]
 TEXTS = ["今天天气很好", "我们去北京了，上海的天气好", "好" * 60]

@@ -24,7 +24,8 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
+from tests.support.task_files import load_task
 
 LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "丙": "新闻记者报道"}
 

@@ -19,9 +19,10 @@ from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
 from roformer_tf.search.retriever import open_reranker
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model, tokenizer_of
+from tests.support.task_files import load_task
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 FILLER = list("我们去公园学习中国经济")

@@ -15,7 +15,8 @@ from roformer_tf.inference.prediction_files import (
 from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
+from tests.support.task_files import load_task
 
 MANY_LABELS = tuple(f"类{number}" for number in range(21))
 LOC = ("B-LOC", "I-LOC", "O")

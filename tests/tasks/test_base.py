@@ -12,7 +12,8 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.scoring import CHARACTERS, MISTAKES
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
+from tests.support.task_files import load_task
 
 NUMBERS = tuple(map(str, range(-5, 40)))
 

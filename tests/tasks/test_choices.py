@@ -24,9 +24,10 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.cloze import Cloze, MultipleChoice
 from roformer_tf.tasks.losses import listwise_softmax, mean_log_probabilities
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import TINY, random_model, tokenizer_of
+from tests.support.task_files import load_task
 
 TOKENIZER = tokenizer_of()
 TEXT = "今天#idiom#，我们去公园"

@@ -18,12 +18,13 @@ from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.table import TASKS, load_task
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.embedding_file import load
+from tests.support.task_files import load_task
 
 
 def read(folder, content, name="data.tsv"):

@@ -15,7 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.choices.cloze import LabelWords
-from roformer_tf.tasks.table import load_task
+from roformer_tf.tasks.table import parse_task
 from tests.support.random_model import random_model, tokenizer_of
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -100,7 +100,7 @@ def test_finetuning_with_method_cloze(shallow, tmp_path, monkeypatch, capsys):
     arguments += ["--lexical-features", "yes"]
     assert main(["finetune", *arguments]) == 0
     model = tmp_path / "run" / "model"
-    task = load_task(model)
+    task = parse_task((model / "task.json").read_bytes(), "task.json")
     assert (type(task), task.pattern, task.labels) == (LabelWords, "{text}很{label}", ("坏", "好"))
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
     assert report["evaluations"][0]["step"] == 0  # zero-shot predictions before training

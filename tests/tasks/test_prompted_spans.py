@@ -16,9 +16,9 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
-from roformer_tf.tasks.table import load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
+from tests.support.task_files import load_task
 from tests.support.wiring import alike, post
 
 pytestmark = pytest.mark.usefixtures("eager_steps")

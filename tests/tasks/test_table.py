@@ -26,10 +26,11 @@ from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
-from roformer_tf.tasks.table import TASKS, TaskName, load_task
+from roformer_tf.tasks.table import TASKS, TaskName
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
 from tests.support.service_app import served_task
+from tests.support.task_files import load_task
 
 PACKAGE = Path(roformer_tf.__file__).parent
 OFF = Metric("stars_off", Message("stars off"), "distance", falls=True)

@@ -403,6 +403,48 @@ def test_broken_tokenizer_config_is_refused(tmp_path, content, message):
         RoFormerTokenizer.from_pretrained(tmp_path)
 
 
+LOWERING = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}
+KEEPING = {"type": "BertNormalizer", "lowercase": False, "strip_accents": False}
+STEPS = {"type": "Sequence", "normalizers": [{"type": "NFC"}, KEEPING]}
+
+
+@pytest.mark.parametrize(
+    ("settings", "normalizer", "lower_case"),
+    [
+        (None, LOWERING, True),
+        (None, KEEPING, True),  # as AutoTokenizer, which takes the class of the model
+        ({"tokenizer_class": "BertTokenizer"}, KEEPING, True),
+        ({"tokenizer_class": "TokenizersBackend"}, KEEPING, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, STEPS, False),
+        ({"do_lower_case": False, "strip_accents": None}, None, False),
+        ({"do_lower_case": True, "strip_accents": True}, KEEPING, True),
+        ({"strip_accents": False}, LOWERING, None),
+        ({"do_lower_case": False, "strip_accents": True}, None, None),
+        ({"tokenizer_class": "TokenizersBackend"}, LOWERING | {"strip_accents": False}, None),
+        ({"tokenize_chinese_chars": False}, LOWERING, None),
+    ],
+)
+def test_the_settings_of_other_tokenizers_are_read_or_refused(
+    settings, normalizer, lower_case, tmp_path
+):
+    """`lower_case` None: they are refused."""
+    model = {"type": "WordPiece", "vocab": CHAR.vocabulary}
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer, "model": model}))
+    if settings is not None:
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    if lower_case is None:
+        with pytest.raises(InputError, match=r"strip_accents.*which is not supported"):
+            RoFormerTokenizer.from_pretrained(tmp_path)
+    else:
+        assert RoFormerTokenizer.from_pretrained(tmp_path).lower_case == lower_case
+
+
+def test_another_id_of_the_padding_token_is_reported(caplog):
+    tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
+    check_fits(RoFormerTokenizer({x: i for i, x in enumerate(tokens)}, "char"), 5, "model")
+    assert "models ignore [UNK], because its id 0 is that of padding" in caplog.text
+
+
 @pytest.mark.parametrize("size", [50, 52, 56, 64, 128, 51, 60, 256])
 def test_fewer_ids_than_embeddings_are_reported_unless_these_are_padded(size, caplog):
     tokens = [*SPECIAL_TOKENS, *map(chr, range(0x4E00, 0x4E00 + 45))]
