@@ -476,7 +476,7 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
 
 
 def check_windows(task: Task, sets: Sets, tokenizer: RoFormerTokenizer) -> None:
-    """Print how many entities or answers of each set are whole in no window.
+    """Print how many entities or answers of each set every window cuts.
 
     Raises InputError if those are all of the training set.
     """

@@ -453,7 +453,7 @@ def test_evaluate_reports_spans_in_no_window(run, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text(json.dumps(LONG), "utf-8")
     command = ["evaluate", str(run / "run/model"), "--data", str(tmp_path / "a.jsonl")]
     assert main([*command, "--output", str(tmp_path / "a.json")]) == 0
-    want = "1 of 1 entities of the test set are whole in no window of 16 tokens"
+    want = "1 of 1 entities of the test set are cut by every window of 16 tokens"
     assert f"! {want}" in capsys.readouterr().out
     (data,) = json.loads((tmp_path / "a.json").read_text("utf-8"))["data"]
     assert data["in_no_window"] == {"number": 1, "of": 1, "longest": 10, "enough": 32}

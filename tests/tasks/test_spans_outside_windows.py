@@ -31,9 +31,9 @@ TASKS_AND_OVERHEAD = [
 MESSAGES = [
     (
         "C.UTF-8",
-        "1 of 2 entities of the training set are whole in no window of 18 tokens: the model cannot "
-        "find them. The longest has 9 characters; to have all of them whole, train with "
-        "--max-length 38 or more.\n"
+        "1 of 2 entities of the training set are cut by every window of 18 tokens: the model "
+        "cannot find them. The longest has 9 characters; with --max-length 38 or more none is "
+        "cut.\n"
         "2 of 3 entities of the test set are",
     ),
     (
@@ -162,7 +162,7 @@ def test_a_run_without_a_span_in_a_window_stops_before_training(released, tmp_pa
 @pytest.mark.parametrize(
     ("language", "want"),
     [
-        ("en", "3 of 7 answers of the training set are whole in no window of 16 tokens"),
+        ("en", "3 of 7 answers of the training set are cut by every window of 16 tokens"),
         ("zh", "训练集的 7 个答案中，有 3 个在哪个窗口（16 个 token）里都不完整"),
     ],
 )

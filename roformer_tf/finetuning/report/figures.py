@@ -45,12 +45,12 @@ def set_name(name: str, _: Translator) -> str:
 
 
 def window_notes(report: Report, _: Translator) -> list[str]:
-    """A sentence for each set with entities or answers that are whole in no window."""
+    """A sentence for each set with entities or answers that every window cuts."""
     return [
         _(
-            "{number:,} of {of:,} {what} of the {set} are whole in no window of {length:,} tokens: "
-            "the model cannot find them. The longest has {longest:,} characters; to have all of "
-            "them whole, train with --max-length {enough} or more.",
+            "{number:,} of {of:,} {what} of the {set} are cut by every window of {length:,} "
+            "tokens: the model cannot find them. The longest has {longest:,} characters; with "
+            "--max-length {enough} or more none is cut.",
             **data["in_no_window"],
             what=TASKS[report["task"]].labelling.span_name,
             set=set_name(data["name"], _),
