@@ -27,6 +27,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 from roformer_tf.translation import Translator
 from tests.support.baseline import baseline_of
 from tests.support.service_app import served_task
@@ -333,3 +334,16 @@ def test_label_issues_need_a_model_better_than_the_baseline(report, reason):
         )  # one text of each set is also in training
         assert result["all"] == 8
         assert [item["place"] for item in result["shown"]] == ([] if reason else actual)
+
+
+def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models():
+    """Each model is right about its own pairs, at cosines of a scale of its own."""
+    gold = [0.0, 1.0]
+    scored, trials = ScoredPairs(levels=(0.0, 1.0)), []
+    for cosines in ([0.9, 0.99], [-0.2, 0.1]):
+        predictions = [Prediction(x, np.array([x], np.float32)) for x in cosines]
+        kind = scored.decoding.with_choices(gold, predictions)
+        trials.append(SimpleNamespace(task=kind, predictions={"valid": predictions}, goodness=0.0))
+    search = SimpleNamespace(sets=Sets([], [], [], [([], [])] * 2), task=scored)
+    results = Results(search, trials)
+    assert results.best.task.metrics.compute(gold * 2, results.predictions)["accuracy"] == 1.0
