@@ -251,12 +251,19 @@ class Results:
 
     def _duplicates(self) -> Duplicates | None:
         """Reported texts that occur elsewhere; those of folds are never in their training set."""
-        sets, trial = self.search.sets, self.best.trial
-        question = self.search.task.labelling.question
+        sets, trial, task = self.search.sets, self.best.trial, self.search.task
+        question = task.labelling.question
+        # Of reranking only queries count: their documents are those of searches that differ.
+        count = 1 if task.reranks else None
+
+        def compared(examples: Sequence[Example]) -> list[Example]:
+            return [example._replace(texts=example.texts[:count]) for example in examples]
+
+        train, valid = map(compared, (trial.train, trial.valid))
         if sets.test:  # a text in both training and validation counts as one of training
-            return duplicates(trial.train, sets.test, trial.valid, question)
+            return duplicates(train, compared(sets.test), valid, question)
         crossed = sets.folds or trial.cross_validated
-        return None if crossed else duplicates(trial.train, trial.valid, question=question)
+        return None if crossed else duplicates(train, valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer

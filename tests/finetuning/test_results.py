@@ -24,6 +24,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.choices.reranking import Judgment, Reranking
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
@@ -347,3 +348,17 @@ def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models()
     search = SimpleNamespace(sets=Sets([], [], [], [([], [])] * 2), task=scored)
     results = Results(search, trials)
     assert results.best.task.metrics.compute(gold * 2, results.predictions)["accuracy"] == 1.0
+
+
+def test_a_query_of_training_is_not_new_whatever_documents_the_search_adds():
+    def example(query, *documents):
+        relevance = (1.0, *[0.0] * (len(documents) - 1))
+        return Example((query, *documents), Judgment(relevance), "")
+
+    train = [example("怎么打印", "打印文件", "打开表格"), example("保存", "保存图片", "打印文件")]
+    test = [example("打印", "打印文件", "表格"), example("怎么 打印", "打印文件", "图片")]
+    trial = SimpleNamespace(train=train, valid=[], cross_validated=False)
+    search = SimpleNamespace(sets=Sets(train, [], test, []), task=Reranking())
+    repeated = Results(search, [SimpleNamespace(trial=trial, goodness=0.0)])._duplicates()
+    assert repeated.in_train.tolist() == [False, True]
+    assert (repeated.within, repeated.contradicting) == (0, 0)
