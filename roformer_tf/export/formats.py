@@ -13,7 +13,7 @@ folder also holds the tokenizer's files, the settings that `roformer-tf serve` n
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -25,7 +25,7 @@ from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, exported_graph, open_graph
-from roformer_tf.engines.network import INPUTS, MASKED_POSITIONS, SEVEN_BITS, Network
+from roformer_tf.engines.network import MASKED_POSITIONS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError, check_packages
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
@@ -197,7 +197,7 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
         return outputs if scale is None else outputs * scale.scale + scale.offset
 
     name = f"{network.output} of {'OpenVINO' if to == 'openvino' else 'ONNX Runtime'}"
-    difference = largest_difference(session, expected, network.config.vocab_size, network.inputs)
+    difference = largest_difference(session, expected, network)
     if not difference <= LARGEST_DIFFERENCE:  # also for NaN
         raise DifferenceError(
             f"{name} differ from the model's by {difference:.1e}; {LARGEST_DIFFERENCE:.0e} is "
@@ -215,22 +215,17 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
         path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
 
 
-def largest_difference(
-    first: Forward, second: Forward, vocabulary_size: int, names: Sequence[str] = INPUTS
-) -> float:
-    """The largest difference between the outputs of two models, on random rows with padding.
-
-    names: of their inputs, which may have `masked_positions`.
-    """
-    random = np.random.default_rng(0)
+def largest_difference(first: Forward, second: Forward, network: Network) -> float:
+    """The largest difference between two models of a network, on random rows with padding."""
+    random, config = np.random.default_rng(0), network.config
     differences = []
     for shape in COMPARED_AT:
         rows = {
-            "token_ids": random.integers(1, vocabulary_size, shape, "int32"),
-            "segment_ids": random.integers(0, 2, shape, "int32"),
+            "token_ids": random.integers(1, config.vocab_size, shape, "int32"),
+            "segment_ids": random.integers(0, config.type_vocab_size, shape, "int32"),
         }
         rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last sequence
-        if MASKED_POSITIONS in names:
+        if MASKED_POSITIONS in network.inputs:
             rows[MASKED_POSITIONS] = random.integers(0, shape[1] // 2, (shape[0], 4), "int32")
         ours, theirs = (np.asarray(model(rows)) for model in (first, second))
         # Outputs at padding are arbitrary.

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from roformer_tf import errors
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import open_graph
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
 from roformer_tf.export.command import ExportConfig, export, export_model, task_outputs
@@ -177,8 +179,12 @@ def test_an_inexact_onnx_model_is_not_written(finetuned, tmp_path, monkeypatch, 
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_largest_difference_is_reported():
+@pytest.mark.parametrize("segments", [1, 2, 3])
+def test_the_largest_difference_is_reported(segments):
+    seen = set()
+
     def first(rows):
+        seen.update(rows["segment_ids"].ravel().tolist())
         return np.zeros((*rows["token_ids"].shape, 2), "float32")
 
     def other(rows):
@@ -188,8 +194,10 @@ def test_the_largest_difference_is_reported():
             answer[1, 3, 1] = -0.5
         return answer
 
-    assert formats.largest_difference(first, other, 50) == 0.5
-    assert formats.largest_difference(other, other, 50) == 0
+    network = Network(RoFormerConfig(50, 8, 1, 2, 8, type_vocab_size=segments), {})
+    assert formats.largest_difference(first, other, network) == 0.5
+    assert formats.largest_difference(other, other, network) == 0
+    assert seen == set(range(segments))
 
 
 @pytest.mark.parametrize("name", NAMES)
