@@ -306,7 +306,7 @@ class OpenedModel:
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
-        segments = gives_segments(self.files)
+        segments = gives_segments(self.files) and self.checkpoint.config.type_vocab_size > 1
         return Finetuned(model, tokenizer, task, choice, tuple(notes), has_segments=segments)
 
     def exported(self, threads: int | None = None) -> GraphModel:

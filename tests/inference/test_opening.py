@@ -137,9 +137,12 @@ def test_segments_are_those_of_the_tokenizer_class(settings, wanted, tmp_path):
 
 
 def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tmp_path):
-    """Models trained by transformers may have a tokenizer that returns no `token_type_ids`."""
-    without_segments, equal_segments = (
-        Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "ab"
+    """Models trained by transformers may have a tokenizer that returns no `token_type_ids`.
+
+    So may models that have one segment alone.
+    """
+    without_segments, equal_segments, one_segment = (
+        Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "abc"
     )
     settings = json.loads((without_segments / "tokenizer_config.json").read_text("utf-8"))
     settings["model_input_names"] = ["input_ids", "attention_mask"]
@@ -148,10 +151,16 @@ def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tm
     (name,) = (name for name in weights if name.endswith("token_type_embeddings.weight"))
     weights[name][1] = weights[name][0]
     save_file(weights, equal_segments / "model.safetensors")
+    weights[name] = weights[name][:1]
+    save_file(weights, one_segment / "model.safetensors")
+    config = json.loads((one_segment / "config.json").read_text("utf-8")) | {"type_vocab_size": 1}
+    (one_segment / "config.json").write_text(json.dumps(config), "utf-8")
     predictions = [
-        roformer_tf.load(folder)(("天气", "公园")) for folder in (without_segments, equal_segments)
+        roformer_tf.load(folder)(("天气", "公园"))
+        for folder in (without_segments, equal_segments, one_segment)
     ]
-    assert predictions[0]["scores"] == pytest.approx(predictions[1]["scores"], abs=1e-6)
+    for prediction in predictions[1:]:
+        assert predictions[0]["scores"] == pytest.approx(prediction["scores"], abs=1e-6)
     assert predictions[0]["scores"] != pytest.approx(
         roformer_tf.load(finetuned("pair"))(("天气", "公园"))["scores"], abs=1e-3
     )
