@@ -389,9 +389,9 @@ def _pooling(source: OpenedSource) -> Pooling:
     # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
-    more = b".Dense" in (source.read(MODULES) or b"")
-    more = more or source.read_object(PROMPTS).get("default_prompt_name") is not None
-    if more or modes not in (["mean"], ["cls"]):
+    has_dense = b".Dense" in (source.read(MODULES) or b"")
+    prompt = source.read_object(PROMPTS).get("default_prompt_name")
+    if has_dense or prompt is not None or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
             "prompt, or another pooling than mean or cls. Use that library; or, for the means of "

@@ -155,6 +155,7 @@ def open_generator(
     """
     with open_model(source, "keras", precision) as opened:
         checkpoint, choice = opened.checkpoint, opened.choice()
+        # After `choice`, which imports Keras quickly, and without TensorFlow's notes.
         from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
         attention = attention or checkpoint.attention_type
@@ -167,8 +168,8 @@ def open_generator(
         if attention not in ("causal", "unilm"):
             raise InputError(
                 f"{opened.name} is a masked language model by its files, which fills masks and "
-                "cannot generate. If it was trained to, give --attention-type causal or unilm. "
-                "Else give a gpt or sim model. `serve --pooling mean` serves any model's vectors."
+                "cannot generate. If it was trained to generate, give --attention-type causal or "
+                "unilm; else give a gpt or a sim model. `serve --pooling mean` serves its vectors."
             )
         # Only a sim model has a pooler, whose vectors choose among paraphrases.
         is_sim = attention == "unilm" and "pooler" in checkpoint.parts

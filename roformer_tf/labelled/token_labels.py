@@ -66,19 +66,22 @@ def find_unit_columns(
     return None
 
 
+def _fit(units: Any, labels: Any) -> bool:
+    """Whether a list has a label for each unit of a list, or a tag for each character of a text."""
+    if not isinstance(labels, list) or not isinstance(units, list | str):
+        return False
+    # Other labels than tags with types may be those of a whole text.
+    are_tags = isinstance(units, list) or all(TYPED.fullmatch(str(x)) for x in labels)
+    return are_tags and len(units) == len(labels) and _are_short(labels)
+
+
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
-    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists. Next to a
-    # text, whose characters are the units, tags have types: its other labels may be a list, too.
+    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
-    fit = [
-        isinstance(y, list)
-        and (isinstance(x, list) or (isinstance(x, str) and all(map(TYPED.fullmatch, map(str, y)))))
-        and (len(x) == len(y) and _are_short(y))
-        for x, y in pairs
-    ]
+    fit = [_fit(x, y) for x, y in pairs]
     # A tenth may be mistakes; doccano has columns of empty lists.
     return any(y for _, y in pairs) and sum(fit) >= 0.9 * len(fit)
 

@@ -114,7 +114,8 @@ def _records(batches: Iterable[Any], budget: Budget, names: dict[str, Any]) -> I
 
 def class_name(value: Any, feature: Any) -> Any:
     """A value with the names of its class numbers; None for -1, an unknown label."""
-    # Lists are [feature] or {"_type": "List", "feature": …}, dictionaries {key: feature}.
+    # Lists are [feature] or {"_type": "List", "feature": …}, dictionaries {key: feature}. The rows
+    # of a `Sequence` of dictionaries are dictionaries of lists.
     inner = feature.get("feature", feature) if isinstance(feature, dict) else feature
     if isinstance(value, list):
         inner = inner[0] if isinstance(feature, list) and feature else inner

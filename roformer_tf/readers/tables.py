@@ -313,7 +313,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
     cells = start[0].cells.values() if kind == "json" else ()
-    if cells and all(isinstance(cell, dict) and [*cell, ""][0].isdecimal() for cell in cells):
+    if cells and all(isinstance(cell, dict) and next(iter(cell), "").isdecimal() for cell in cells):
         raise InputError(
             f"{path} has an object for each column, as pandas writes by default. Write it with "
             "to_json(path, orient='records')."

@@ -71,7 +71,7 @@ class Decoding(Part):
         return self.predict_all(self.combine(row_logits, encoded))
 
     def shifted(self, prediction: Prediction, count: int, task: Any) -> Prediction:
-        """The prediction, if its set is appended to `count` examples, and `task` is that of all."""
+        """The prediction, when `count` examples precede those of its set; `task` decodes all."""
         return prediction
 
     def logits(self, scores: np.ndarray) -> np.ndarray:

@@ -386,7 +386,7 @@ def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None
         raise InputError(problem)
     if tokenizer.pad_id:
         first = tokenizer.tokens[0]
-        logger.warning("%s: models ignore %s, because its id 0 is that of padding.", name, first)
+        logger.warning("%s: models ignore %s, since they take its id, 0, for padding.", name, first)
     # The largest power of 2 that divides the size.
     if vocab_size - tokenizer.vocab_size >= min(vocab_size & -vocab_size, 128):
         logger.warning(problem)

@@ -442,7 +442,7 @@ def test_the_settings_of_other_tokenizers_are_read_or_refused(
 def test_another_id_of_the_padding_token_is_reported(caplog):
     tokens = ["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"]
     check_fits(RoFormerTokenizer({x: i for i, x in enumerate(tokens)}, "char"), 5, "model")
-    assert "models ignore [UNK], because its id 0 is that of padding" in caplog.text
+    assert "models ignore [UNK], since they take its id, 0, for padding" in caplog.text
 
 
 @pytest.mark.parametrize("size", [50, 52, 56, 64, 128, 51, 60, 256])

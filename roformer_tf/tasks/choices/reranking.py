@@ -189,7 +189,7 @@ class RerankingMetrics(Metrics):
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Both figures; a document that was not found has a rank beyond every cut."""
         pairs = zip(gold, predictions, strict=True)
-        ranks = [self._ranks(x, y) + [NOT_FOUND] * x.lost or [NOT_FOUND] for x, y in pairs]
+        ranks = [(self._ranks(x, y) + [NOT_FOUND] * x.lost) or [NOT_FOUND] for x, y in pairs]
         each = query_figures(ranks)
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
 

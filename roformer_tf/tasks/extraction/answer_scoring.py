@@ -34,8 +34,9 @@ ANSWERED, UNANSWERED = "answer", "no answer"
 
 # What CMRC's evaluation removes; it keeps other punctuation, such as "." and ",".
 PUNCTUATION = re.compile(r"[-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』]")
-# A Chinese character; a word or number with the points and commas in it, as nltk's word_tokenize
-# separates them; or a single other character.
+# A Chinese character; a word or number; or a single other character. As nltk's word_tokenize does
+# it, a comma before a digit is part of a word (1,000), and so is a point (3.5, S.K.), unless only
+# closing brackets follow before the next Chinese character or the end.
 _UNITS = re.compile(
     r"[\u4e00-\u9fa5]"
     r"|(?:[^\s\u4e00-\u9fa5;@#$%&?!()\[\]{}<>\",.]|,(?=\d)|\.(?![)\]}> ]*(?:[\u4e00-\u9fa5]|$)))+"
