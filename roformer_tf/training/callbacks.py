@@ -250,7 +250,8 @@ class StepLog(keras.callbacks.Callback):
         self.skipped = 0
         self.lines.write(line)
         assert self.bar is not None
-        self.bar.set_postfix(loss=f"{loss:.3f}", tokens_per_s=speed)
+        shown = {"tokens_per_s": f"{speed:,.0f}"} if speed else {}
+        self.bar.set_postfix(loss=f"{loss:.3f}", **shown)
         self.model.reset_metrics()
         self._restart_clock(step)
 

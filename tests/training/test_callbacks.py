@@ -1,4 +1,5 @@
 import json
+import re
 import signal
 import time
 from contextlib import nullcontext
@@ -8,6 +9,7 @@ import keras
 import numpy as np
 import pytest
 
+from roformer_tf import terminal
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
@@ -281,3 +283,12 @@ def test_sigbreak_is_handled_like_sigterm(monkeypatch, harmless_handlers):
     assert [
         signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGUSR1)
     ] == harmless_handlers
+
+
+def test_the_speed_is_shown_in_full(path, monkeypatch, capfd):
+    """tqdm shortens numbers: 2,000.4 became 2e+3."""
+    monkeypatch.setattr(terminal, "EVERY", 0)
+    run(path, toy_model(), LOSSES[:1])
+    assert "tokens_per_s" not in capfd.readouterr().err  # the only step was mostly compilation
+    run(path, toy_model(), LOSSES)
+    assert re.search(r"loss=\d\.\d{3}, tokens_per_s=[\d,]+\b(?!\.)", capfd.readouterr().err)
