@@ -225,7 +225,7 @@ class Predictions(BaseModel):
 
 
 class TextVectors(BaseModel):
-    """TextVectors of length 1 in the order of the texts: a dot product is a cosine."""
+    """Vectors of length 1 in the order of the texts: a dot product is a cosine."""
 
     vectors: list[list[float]]
 
