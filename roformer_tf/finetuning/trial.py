@@ -206,7 +206,7 @@ class _TrialEvents:
         epoch = step / self.epoch_steps
         self.evaluations.write({"step": step, "epoch": epoch} | metrics)
         figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
-        say("epoch {epoch:g}: {figures}", epoch=epoch, figures=figures)
+        say("epoch {epoch:g}, validation: {figures}", epoch=epoch, figures=figures)
         self.save(step)
         self.stop_if_done()
 
