@@ -119,7 +119,7 @@ class Results:
         names = text_names(task.text_columns, (GOLD, *cell_names(task)))
         rows = [
             dict(zip(names, task.labelling.as_cells(example), strict=False))
-            | {GOLD: task.decoding.gold_cell(example.label)}
+            | {GOLD: task.decoding.gold_cell(example)}
             | cells(example, prediction, task)
             for example, prediction in zip(self.examples, self.predictions, strict=True)
         ]

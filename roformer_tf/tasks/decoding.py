@@ -14,7 +14,7 @@ from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.probabilities import (
     LISTED,
@@ -188,9 +188,9 @@ class Decoding(Part):
         check_number("top_k", top_k, at_least=1)
         return dataclasses.replace(self.task, top_k=top_k)
 
-    def gold_cell(self, label: Label) -> Any:
-        """The cell of a label of the data, next to predictions."""
-        return label
+    def gold_cell(self, example: Example) -> Any:
+        """The cell of the example's own label, next to predictions."""
+        return example.label
 
     @abstractmethod
     def cell_names(self) -> list[str]:

@@ -250,8 +250,8 @@ class StepLog(keras.callbacks.Callback):
         self.skipped = 0
         self.lines.write(line)
         assert self.bar is not None
-        shown = {"tokens_per_s": f"{speed:,.0f}"} if speed else {}
-        self.bar.set_postfix(loss=f"{loss:.3f}", **shown)
+        shown = f"loss={loss:.3f}"
+        self.bar.set_postfix_str(f"{shown}, tokens_per_s={speed:,.0f}" if speed else shown)
         self.model.reset_metrics()
         self._restart_clock(step)
 

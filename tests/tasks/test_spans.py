@@ -1,5 +1,6 @@
 """GlobalPointer against a float64 reference for single spans; windows, threshold and metrics."""
 
+import csv
 import dataclasses
 import json
 from itertools import pairwise
@@ -390,6 +391,19 @@ def test_api_service_and_command_agree(run, tmp_path):
     header, *lines = (tmp_path / "a.tsv").read_text("utf-8").splitlines()
     assert header == "spans\terror"
     assert [json.loads(x.split("\t")[0]) for x in lines] == [x["spans"] for x in answers]
+
+
+def test_entities_of_the_data_are_written_like_predicted_ones(run):
+    with (run / "run/predictions.tsv").open(encoding="utf-8", newline="") as file:
+        row = next(csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
+    org, loc = row["text"].index("我"), row["text"].index("学")
+    gold = [
+        {"start": org, "end": org + 2, "label": "LOC", "text": "我们"},
+        {"start": org, "end": org + 4, "label": "ORG", "text": "我们公园"},
+        {"start": loc, "end": loc + 1, "label": "LOC", "text": "学"},
+    ]
+    actual = sorted(json.loads(row["gold"]), key=lambda x: (x["start"], x["end"]))
+    assert actual == sorted(gold, key=lambda x: (x["start"], x["end"]))
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])

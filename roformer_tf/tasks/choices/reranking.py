@@ -162,9 +162,9 @@ class RerankingDecoding(ChoiceDecoding):
 
         return max(tasks, key=goodness)
 
-    def gold_cell(self, label: Label) -> Any:
+    def gold_cell(self, example: Example) -> Any:
         """The relevance of each document."""
-        return label.relevance
+        return example.label.relevance
 
     def cell_names(self) -> list[str]:
         """score."""

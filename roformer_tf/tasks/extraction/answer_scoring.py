@@ -122,7 +122,8 @@ class AnswerMetrics(Metrics):
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The references, the answer, the question and the context."""
-        gold, predicted = map(self.task.decoding.gold_cell, (example.label, prediction.label))
+        answered = example._replace(label=prediction.label)
+        gold, predicted = map(self.task.decoding.gold_cell, (example, answered))
         return super().describe(example, prediction) | {"gold": gold, "predicted": predicted}
 
 

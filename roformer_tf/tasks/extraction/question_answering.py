@@ -287,9 +287,9 @@ class AnswerDecoding(Decoding):
         """What the two logits are."""
         return ("start", "end")
 
-    def gold_cell(self, label: Label) -> Any:
+    def gold_cell(self, example: Example) -> Any:
         """The texts of the references, each once."""
-        return list(dict.fromkeys(text for text, _ in label))
+        return list(dict.fromkeys(text for text, _ in example.label))
 
     def cell_names(self) -> list[str]:
         """answer, start, score."""

@@ -223,24 +223,25 @@ class SpansDecoding(Decoding):
         threshold = float(STEPS[np.argmax(f1)])
         return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
 
+    def gold_cell(self, example: Example) -> Any:
+        """The spans of the label, as in `as_json`."""
+        return [
+            {"start": start, "end": end, "label": label, "text": example.texts[0][start:end]}
+            for label, start, end in example.label
+        ]
+
     def cell_names(self) -> list[str]:
         """spans."""
         return ["spans"]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """spans: start, end, label, text and score of each, in the order of the text."""
-        (text,) = example.texts
         scores = self.task.scores_of(prediction)
+        spans = self.gold_cell(example._replace(label=prediction.label))
         return {
             "spans": [
-                {
-                    "start": start,
-                    "end": end,
-                    "label": label,
-                    "text": text[start:end],
-                    "score": shortest(scores[label, start, end]),
-                }
-                for label, start, end in prediction.label
+                span | {"score": shortest(scores[triple])}
+                for span, triple in zip(spans, prediction.label, strict=True)
             ]
         }
 
