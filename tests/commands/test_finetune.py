@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file
 from scipy.stats import pearsonr
 from seqeval.metrics import f1_score as span_f1
 from sklearn.metrics import accuracy_score, f1_score
@@ -235,6 +236,23 @@ def test_patience_stops_training_without_improvement(shallow, tmp_path):
     assert finetune(shallow, train, run, "--no-baseline", **settings) == 0
     lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+
+
+@pytest.mark.usefixtures("eager_steps")
+def test_the_average_of_the_weights_is_saved(shallow, tmp_path):
+    """It is nearer to the initial weights than the last ones; the steps are the same."""
+    train = write(tmp_path, "regression", "train", 40, seed=1)
+    kernel = "roformer.encoder.layer.0.attention.self.query.weight"
+    start, moved, losses = load_file(shallow / "model.safetensors")[kernel], [], []
+    for ema in (0.0, 0.9):
+        run = tmp_path / f"run-{ema}"
+        flags = ("--no-baseline", "--log-every", "1")
+        assert finetune(shallow, train, run, *flags, ema=ema, epochs=4) == 0
+        moved.append(np.linalg.norm(load_file(run / "model" / "model.safetensors")[kernel] - start))
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
+        losses.append([json.loads(line)["loss"] for line in lines])
+    assert losses[0] == losses[1]
+    assert 0 < moved[1] < moved[0]
 
 
 @pytest.mark.usefixtures("eager_steps")

@@ -18,6 +18,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trial import TrialResult
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
@@ -335,6 +336,16 @@ def test_label_issues_need_a_model_better_than_the_baseline(report, reason):
         )  # one text of each set is also in training
         assert result["all"] == 8
         assert [item["place"] for item in result["shown"]] == ([] if reason else actual)
+
+
+def test_the_validation_set_selects_the_training():
+    def trained(valid, test):
+        figures = {"valid": {"accuracy": valid}, "test": {"accuracy": test}}
+        return TrialResult(SimpleNamespace(metric=ACCURACY), {}, figures, None, 0.0)
+
+    first, second = trained(0.7, 0.9), trained(0.8, 0.6)
+    for trials in ([first, second], [second, first]):
+        assert Results(SimpleNamespace(sets=Sets([], [], TEST, [])), trials).best is second
 
 
 def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models():

@@ -327,7 +327,8 @@ def test_a_stream_has_the_text_of_the_response(generator):
     full = greedy(model, QUERY, max_tokens=12).text
     stop = full[5:7]
     for changes in ({}, {"stop": stop}, {"stop": [full[4], "无"]}):
-        (choice,) = client.post("/v1/completions", json=body | changes).json()["choices"]
+        whole = client.post("/v1/completions", json=body | changes).json()
+        (choice,) = whole["choices"]
         stops = changes.get("stop", [])
         for text in [stops] if isinstance(stops, str) else stops:
             assert text not in choice["text"]
@@ -338,6 +339,7 @@ def test_a_stream_has_the_text_of_the_response(generator):
         assert reasons == [None] * (len(chunks) - 1) + [choice["finish_reason"]]
         assert choice["finish_reason"] == ("stop" if changes else choice["finish_reason"])
         assert usage["choices"] == []
+        assert usage["usage"]["prompt_tokens"] == whole["usage"]["prompt_tokens"] > 0
         assert usage["usage"]["completion_tokens"] > 0
         assert len({x["id"] for x in chunks}) == 1
 
