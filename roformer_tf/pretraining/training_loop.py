@@ -110,7 +110,6 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
     _announce(run, stage, 0 if evaluates else sum(corpora.values()))
     if start == stage.start:
         model.forget_usual_loss()  # losses of another length are not comparable
-    span: dict[str, Any] = {"start": start, "last": stage.stop}
     files: dict[str, Any] = {"resumed_at": start, "writing": run.group.first, "also": track}
     board = output / "tensorboard"
     with (
@@ -133,7 +132,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             quiet=not run.group.first,
             flops_per_step=stage_flops(config, stage, model.config),
             peak=peak_of_devices(config.hardware),
-            **span,
+            start=start,
+            last=stage.stop,
         ) as log,
     ):
         metrics = TokenMetrics(model.model)
@@ -154,7 +154,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
 
         if start == 0 and evaluates:
             evaluate_at(0)
-        periodic: dict[str, Any] = {"every": config.save_every, "log": log, **span}
+        periodic: dict[str, Any] = {"every": config.save_every, "log": log}
         with _explained(run, stage):
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),

@@ -47,12 +47,11 @@ def run(
     **settings,
 ):
     """Fit the model from step `start` and return its metrics; hooks are (function, every)."""
-    last = start + len(losses)
-    span = {"start": start, "last": last}
-    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
+    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss}
+    settings |= {"start": start, "last": start + len(losses)}
     with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
         schedules = [
-            PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds, **span) for f, n in hooks
+            PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds) for f, n in hooks
         ]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
@@ -161,8 +160,8 @@ def test_also_is_called_after_every_step(every, expected_calls):
         queries.append(len(queries) + 1)
         return queries[-1] == 2
 
-    log = SimpleNamespace(paused=nullcontext)
-    hook = PeriodicCallback(calls.append, every=every, start=0, last=4, log=log, also=also)
+    log = SimpleNamespace(paused=nullcontext, start=0, last=4)
+    hook = PeriodicCallback(calls.append, every=every, log=log, also=also)
     hook.set_model(SimpleNamespace(jax_state_sync=lambda: None))
     for batch in range(4):
         hook.on_train_batch_end(batch)
