@@ -162,11 +162,6 @@ def is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
     return False
 
 
-def is_swept(output: Path) -> bool:
-    """Whether a finished folder has no files that only an unfinished preparation needs."""
-    return not (leftovers(output) or (output / UNFINISHED).exists())
-
-
 def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise InputError that lists the differences, unless the settings are equal."""
     changes = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]

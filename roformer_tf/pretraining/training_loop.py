@@ -209,13 +209,11 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
     The third value is the number of held-out sequences of each corpus; they are in this order.
     """
     config, folder = run.config, run.folders[stage.length]
-    process, processes = run.group.part
     objective = make_objective(config.objective, run.model.own_tokenizer, config.masking)
     shared: dict[str, Any] = {
         "seed": config.seed,
         "objective": objective,
-        "process": process,
-        "processes": processes,
+        "part": run.group.part,
     }
     sequences = pretraining_batches(
         PreparedRows.open(folder),
