@@ -285,14 +285,9 @@ def fit(
     # training has the same: before a checkpoint is restored.
     data = complete_data(data, model, config.vectors, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
-    board = folder / "tensorboard"
     with (
-        MetricsFile(
-            folder / METRICS_FILE, resumed_at=start, tensorboard=board / "training"
-        ) as lines,
-        MetricsFile(
-            folder / EVALUATIONS_FILE, resumed_at=start, tensorboard=board / "valid"
-        ) as evaluations,
+        MetricsFile(folder / METRICS_FILE, resumed_at=start, board="training") as lines,
+        MetricsFile(folder / EVALUATIONS_FILE, resumed_at=start, board="valid") as evaluations,
         StepLog(
             lines,
             every=config.log_every,

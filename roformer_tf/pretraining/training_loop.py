@@ -111,12 +111,9 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
     if start == stage.start:
         model.forget_usual_loss()  # losses of another length are not comparable
     files: dict[str, Any] = {"resumed_at": start, "writing": run.group.first, "also": track}
-    board = output / "tensorboard"
     with (
-        MetricsFile(output / METRICS_FILE, tensorboard=board / "training", **files) as lines,
-        MetricsFile(
-            output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
-        ) as evaluations,
+        MetricsFile(output / METRICS_FILE, board="training", **files) as lines,
+        MetricsFile(output / EVALUATIONS_FILE, board="held_out", **files) as evaluations,
         checkpoint_writer(
             output / CHECKPOINTS,
             model,

@@ -254,7 +254,7 @@ class Lamb(EmaAdamW):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Muon(EmaAdamW):
-    """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
+    """AdamW for embeddings, norms and biases; matrices move along their orthogonalized momentum.
 
     The momentum of each kernel, seen as a matrix, is replaced by the nearest one whose singular
     values are about 1 (Jordan et al. 2024, Muon), scaled by 0.2 √(longer side), which is as far
@@ -269,12 +269,12 @@ class Muon(EmaAdamW):
         self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the optimizer again."""
+        """The arguments, for Keras' serialization."""
         own = {"matrix_rate": self.matrix_rate, "product_dtype": self.product_dtype}
         return super().get_config() | own
 
     def make_slots(self, variables: list[keras.Variable]) -> None:
-        """Make a momentum of every weight, squares only of those that are Adam's."""
+        """Create a momentum for every weight, and squares only for those that AdamW updates."""
         keras.optimizers.Optimizer.build(self, variables)
         momentums, velocities = [], []
         add = self.add_variable_from_reference
@@ -284,7 +284,7 @@ class Muon(EmaAdamW):
         set_moments(self, momentums, velocities)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight and what is remembered of it."""
+        """Update a weight and its moments."""
         momentum, velocity = moments_of(self, variable)
         if velocity is not None:
             super().move(gradient, variable, learning_rate)

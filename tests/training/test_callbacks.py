@@ -219,10 +219,10 @@ def test_a_missing_file_has_no_lines(path):
 def test_tensorboard_has_the_same_values(path, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with MetricsFile(path, resumed_at=0, tensorboard=tmp_path / "board") as lines:
+    with MetricsFile(path, resumed_at=0, board="held_out") as lines:
         lines.write({"step": 10, "loss": 2.5, "tokens_per_second": None})
         lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
-    board = EventAccumulator(str(tmp_path / "board"))
+    board = EventAccumulator(str(tmp_path / "tensorboard" / "held_out"))
     board.Reload()
     values = {
         name: [
