@@ -201,12 +201,6 @@ class LayerwiseAdamW(EmaAdamW):
         schedule.numbers = self.add_variable((4,), dtype="float32", name=SCHEDULE)
         schedule.adjust(schedule)
 
-    def restart(self, variables: Sequence[keras.Variable]) -> None:
-        """Reset to a new optimizer for these weights; a compiled step stays compiled."""
-        for slot in self.variables:
-            slot.assign(ops.zeros(slot.shape, slot.dtype))
-        self.start_averages(variables)
-
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight with its own learning rate."""
         scale = self.scales[index_of(self, variable)]
@@ -385,8 +379,8 @@ def make_finetune_optimizer(
 ) -> LayerwiseAdamW:
     """The optimizer for fine-tuning on a number of batches, with its slots.
 
-    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` can
-    reset it for a run with another rate and length.
+    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` resets
+    it for a run with another rate and length.
     """
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     optimizer = LayerwiseAdamW(
@@ -401,11 +395,13 @@ def make_finetune_optimizer(
 def restart(
     optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
 ) -> None:
-    """Reset a fine-tuning optimizer to the state of a new one with these settings.
+    """Reset a fine-tuning optimizer to a new one with these settings; its step stays compiled.
 
     Rate and length may differ from before; `may_restart` checks the rest.
     """
-    optimizer.restart(model.trainable_variables)
+    for slot in optimizer.variables:
+        slot.assign(ops.zeros(slot.shape, slot.dtype))
+    optimizer.start_averages(model.trainable_variables)
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     schedule_of(optimizer).adjust(settings["learning_rate"])
 
