@@ -162,8 +162,7 @@ def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = Non
 
 
 def _finished(output: Path) -> Path:
-    with suppress(OSError):  # a folder that may only be read
-        remove_unfinished(output)
+    remove_unfinished(output)
     print(f"{output} is prepared already: {summary(read_manifest(output))}")
     return output
 
