@@ -145,9 +145,15 @@ def architecture(case: Case) -> RoFormerConfig:
 def model_flops(case: Case) -> float:
     """Return the FLOPs of a step by `step_flops`, with attention only within documents."""
     _, sequence_ids = rows_of(case)
-    predicted = predictions(case.length)
-    keys = keys_seen(sequence_ids)
-    return step_flops(architecture(case), case.length, case.batch, predicted, keys)
+    return flops_with_keys(case, keys_seen(sequence_ids))
+
+
+def flops_with_keys(case: Case, keys: float) -> float:
+    """Return the FLOPs of a step in which a query attends to so many keys in the mean."""
+    shape, predicted = architecture(case), predictions(case.length)
+    queries = case.length * (shape.num_hidden_layers - 1) + predicted
+    unseen = 12 * shape.hidden_size * (case.length - keys) * queries
+    return step_flops(shape, case.length, case.batch, predicted) - case.batch * unseen
 
 
 def keys_seen(sequence_ids: np.ndarray) -> float:

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 import transformers
 
-from benchmarks.gpu import Case, architecture, keys_seen, masked_rows, predictions
-from roformer_tf.pretraining.settings import step_flops
+from benchmarks.gpu import Case, architecture, flops_with_keys, keys_seen, masked_rows
 
 
 def new_model(case: Case) -> Any:
@@ -85,12 +84,9 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
     seconds()  # compiles
     step_seconds = float(np.median([seconds() for _ in range(rounds)]))
-    keys = (
-        None
-        if not case.model.endswith("isolated")
-        else keys_seen(masked_rows(case)["sequence_ids"])
-    )
-    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), keys)
+    isolated = case.model.endswith("isolated")
+    keys = keys_seen(masked_rows(case)["sequence_ids"]) if isolated else case.length
+    flops = flops_with_keys(case, keys)
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": f"torch {torch.__version__}, transformers {transformers.__version__}",

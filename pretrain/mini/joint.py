@@ -214,7 +214,6 @@ def main(config: JointConfig) -> None:
     )
     settings = str(zlib.crc32(repr(replace(config, workers=0)).encode()))
     start, _ = resume(output / CHECKPOINTS, joint, settings)
-    span: dict[str, Any] = {"start": start, "last": config.steps}
     held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
@@ -225,7 +224,8 @@ def main(config: JointConfig) -> None:
             every=10,
             tokens_per_step=tokens_per_step(config),
             uniform_loss=float("inf"),
-            **span,
+            start=start,
+            last=config.steps,
         ) as log,
     ):
 
@@ -243,7 +243,7 @@ def main(config: JointConfig) -> None:
                 fed(prefetched_batches(config, start), static_shapes=True),
                 steps_per_epoch=config.steps - start,
                 shuffle=False,  # the batches are already shuffled
-                callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log, **span)],
+                callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log)],
                 verbose=0,
             )
 

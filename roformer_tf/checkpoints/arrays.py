@@ -23,8 +23,6 @@ DTYPES = {
     "float32": np.dtype("float32"),
 }
 """The dtypes in which weights can be written."""
-BLOCK = 1 << 20
-"""Elements that are converted to float64 at a time: a whole copy of an array could be too large."""
 
 
 class LazyArrays(Mapping[str, np.ndarray]):
@@ -98,27 +96,14 @@ def is_finite(array: np.ndarray) -> bool:
 
 def statistics(array: np.ndarray) -> tuple[float, float, float, float]:
     """Minimum, maximum, mean and standard deviation in float64; NaN if the array contains NaN."""
-    # Two passes: the difference of large sums of squares would lose digits.
-    mean = sum(float(block.sum()) for block in _blocks(array)) / array.size
-    variance = sum(float(((block - mean) ** 2).sum()) for block in _blocks(array)) / array.size
-    return float(array.min()), float(array.max()), mean, variance**0.5
+    values = array.astype(np.float64)
+    return float(values.min()), float(values.max()), float(values.mean()), float(values.std())
 
 
 def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
     """The largest absolute difference of two arrays of the same shape; ∞ if one contains NaN."""
-    largest = 0.0
-    for a, b in zip(_blocks(first), _blocks(second), strict=True):
-        # Equal infinities have the difference 0, not NaN.
-        differences = np.abs(a - b, where=a != b, out=np.zeros_like(a))
-        largest = max(largest, float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max()))
-    return largest
-
-
-def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
-    """The values in float64, in flat blocks."""
-    flat = array.reshape(-1)
-    for start in range(0, flat.size, BLOCK):
-        yield flat[start : start + BLOCK].astype(np.float64)
+    differences = np.abs(np.subtract(first, second, dtype=np.float64))
+    return float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max())
 
 
 def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:

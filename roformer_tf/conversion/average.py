@@ -61,9 +61,8 @@ def average(config: AverageConfig) -> None:
         for name, other in zip(config.sources[1:], rest, strict=True):
             if difference := _difference(first, other):
                 raise InputError(f"{config.sources[0]} and {name} have different {difference}")
-        mean = mean_of([first.checkpoint, *(other.checkpoint for other in rest)])
-        output = OutputConfig(to="own")
-        convert_checkpoint(mean, first.tokenizer, config.output, output, first.files)
+        mean = mean_of([stored.checkpoint for stored in (first, *rest)])
+        convert_checkpoint(first._replace(checkpoint=mean), config.output, OutputConfig(to="own"))
     say(
         "{target} is written: the mean of {number} models.",
         target=config.output,

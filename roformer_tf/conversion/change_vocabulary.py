@@ -15,6 +15,7 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
+    Stored,
     check_target,
     convert_checkpoint,
     extra_files,
@@ -79,8 +80,8 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = add_words(checkpoint, tokenizer, config.add)
         else:
             changed = simplify(checkpoint, tokenizer)
-        files = extra_files(checkpoint, source)
-        difference = convert_checkpoint(*changed[:2], config.target, config.output, files)
+        stored = Stored(changed.checkpoint, changed.tokenizer, extra_files(checkpoint, source))
+        difference = convert_checkpoint(stored, config.target, config.output)
     say(
         "tokens: {before:,} before, {now:,} now.",
         before=tokenizer.vocab_size,

@@ -94,17 +94,17 @@ def convert(config: ConvertConfig) -> None:
         options["attention_type"] = config.attention_type
     # The vocabulary is checked before anything is written.
     with OpenedSource(config.source) as source:
-        checkpoint, tokenizer, files = read_stored(source, **options)
-        difference = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
+        stored = read_stored(source, **options)
+        difference = convert_checkpoint(stored, config.target, config.output)
         print_difference(difference, config.target)
-        if tokenizer is None:
+        if stored.tokenizer is None:
             logger.warning(
                 "%s contains no vocab.txt, so %s has no tokenizer. To have one, put the vocab.txt "
                 "of the weights into the same folder and convert again.",
                 *(config.source, config.target),
             )
-        masked = checkpoint.transformers_class == "RoFormerForMaskedLM"
-        if config.output.to != "tf1" and masked and checkpoint.is_called_gpt:
+        masked = stored.checkpoint.transformers_class == "RoFormerForMaskedLM"
+        if config.output.to != "tf1" and masked and stored.checkpoint.is_called_gpt:
             logger.warning(
                 "%s has the name of a gpt model, which is causal, but its files do not record "
                 "that: %s is written as RoFormerForMaskedLM, which attends to all tokens. For "
@@ -144,20 +144,15 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     return files
 
 
-def convert_checkpoint(
-    checkpoint: Checkpoint,
-    tokenizer: RoFormerTokenizer | None,
-    target: Path,
-    output: OutputConfig,
-    files: Mapping[str, bytes] | None = None,
-) -> Difference:
-    """Write a checkpoint with its tokenizer; read it back and compare.
+def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Difference:
+    """Write a checkpoint with its tokenizer and files; read it back and compare.
 
-    files: the result of `extra_files`. With settings of vectors, the folder is also one for
-    sentence-transformers. The released layout has none of these files. The target appears when it
-    is complete. Raises InputError for a vocabulary that cannot be written line by line, and for a
-    form of positions or attention that the layout cannot record.
+    With settings of vectors, the folder is also one for sentence-transformers. Of files and
+    tokenizer, the released layout has the vocabulary alone. The target appears when it is complete.
+    Raises InputError for a vocabulary that cannot be written line by line, and for a form of
+    positions or attention that the layout cannot record.
     """
+    checkpoint, tokenizer, files = stored
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
@@ -169,7 +164,6 @@ def convert_checkpoint(
             "rest of this config: it would ignore a part. Convert --to own."
         )
     if output.to == "tf1":
-        # Of a tokenizer, the released layout has the vocabulary alone.
         vocabulary = None if tokenizer is None else tokenizer.vocabulary_text().encode()
         tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
@@ -180,12 +174,12 @@ def convert_checkpoint(
             if tokenizer is not None:
                 tokenizer.save_pretrained(
                     folder,
-                    max_length=_max_length(config, files or {}),
+                    max_length=_max_length(config, files),
                     causal=architecture == huggingface.CAUSAL,
                 )
-            for name, content in (files or {}).items():
+            for name, content in files.items():
                 (folder / name).write_bytes(content)
-            if tokenizer is not None and embedding_config.FILE in (files or {}):
+            if tokenizer is not None and embedding_config.FILE in files:
                 save_modules(folder)
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:

@@ -21,7 +21,12 @@ import numpy as np
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import largest_difference
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
+from roformer_tf.conversion.convert import (
+    CheckpointLayout,
+    OutputConfig,
+    Stored,
+    convert_checkpoint,
+)
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import fitting_tokenizer
@@ -171,7 +176,7 @@ def their_outputs(
         # The library must read a file that it supports; converting is tested separately.
         if checkpoint.layout != layout:
             folder = scratch / "checkpoint"
-            convert_checkpoint(checkpoint, None, folder, OutputConfig(to=layout))
+            convert_checkpoint(Stored(checkpoint, None, {}), folder, OutputConfig(to=layout))
         np.savez(scratch / "inputs.npz", **inputs)  # type: ignore[arg-type]
         _run(against, folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:

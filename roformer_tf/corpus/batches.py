@@ -158,24 +158,24 @@ def pretraining_batches(
     objective: Objective,
     mixing: MixingConfig = MixingConfig(),
     start_row: int = 0,
-    process: int = 0,
-    processes: int = 1,
+    part: tuple[int, int] = (0, 1),
     progress: Callable[[int], float] = lambda step: 1.0,
 ) -> grain.MapDataset:
     """The endless training batches, from any position in the endless order of sequences.
 
-    Element s has the sequences from position `start_row` + s · `batch_size` on; the i-th of several
-    processes builds the i-th of equal slices of it. Every epoch has another order, with each
-    sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
-    without a gap: a batch may have sequences of two. Masks are drawn anew every time. `progress`:
-    element s → fraction of the run's steps before it, for the objective. Raises InputError if there
-    are no sequences, and if `mixing` does not match their corpora. The processes divide the batch.
+    Element s has the sequences from position `start_row` + s · `batch_size` on; with the `part`
+    (i, n), the i-th of n processes builds the i-th of equal slices of it. Every epoch has another
+    order, with each sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow
+    each other without a gap: a batch may have sequences of two. Masks are drawn anew every time.
+    `progress`: element s → fraction of the run's steps before it, for the objective. Raises
+    InputError if there are no sequences, and if `mixing` does not match their corpora. The
+    processes divide the batch.
     """
     import grain
 
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
-    own = _slice_of(batch_size, process, processes)
+    own = _slice_of(batch_size, part)
     row_at = endless_order(rows.corpora, mixing, seed)
 
     def batch(step: int) -> Batch:
@@ -212,8 +212,7 @@ def held_out_batches(
     seed: int,
     objective: Objective,
     numbers: Sequence[int] | None = None,
-    process: int = 0,
-    processes: int = 1,
+    part: tuple[int, int] = (0, 1),
 ) -> grain.MapDataset:
     """Every sequence once, or those of these indices, with the same masks at every evaluation.
 
@@ -222,7 +221,7 @@ def held_out_batches(
     """
     import grain
 
-    own = _slice_of(batch_size, process, processes)
+    own = _slice_of(batch_size, part)
     which = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
 
     def batch(step: int) -> Batch:
@@ -235,9 +234,10 @@ def held_out_batches(
     return grain.MapDataset.range(-(-len(which) // batch_size)).map(batch)
 
 
-def _slice_of(batch_size: int, process: int, processes: int) -> range:
-    """The positions in a batch that a process builds."""
+def _slice_of(batch_size: int, part: tuple[int, int]) -> range:
+    """The positions in a batch that a process builds: its number, and the number of processes."""
     # The command has checked that the devices, and so the processes, divide a batch.
+    process, processes = part
     size, rest = divmod(batch_size, processes)
     assert 0 <= process < processes
     assert not rest

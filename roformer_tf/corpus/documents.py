@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Annotated, Any, BinaryIO, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
@@ -94,19 +94,11 @@ class CorpusReport:
 _Text: TypeAlias = tuple[int, str, str]
 
 
-class Filtered(NamedTuple):
-    """Filtered documents, and counts of what was removed."""
+def filtered(texts: Iterable[str], config: CorpusConfig) -> tuple[list[str | None], int]:
+    """Remove repeated lines from documents, then skip documents that are too short.
 
-    texts: list[str | None]
-    """The filtered documents; None for a skipped one."""
-    short: int
-    """Documents with too few characters."""
-    repeated_lines: int
-    """Lines that repeat an earlier one of their document."""
-
-
-def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
-    """Remove repeated lines from documents, then skip documents that are too short."""
+    Returns the documents, None for a skipped one, and the number of removed lines.
+    """
     lines = 0
     kept: list[str | None] = []
     for text in texts:
@@ -114,7 +106,7 @@ def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
             text, dropped = without_repeated_lines(text)
             lines += dropped
         kept.append(text if len(text.strip()) >= config.min_characters else None)
-    return Filtered(kept, kept.count(None), lines)
+    return kept, lines
 
 
 def without_repeated_lines(text: str) -> tuple[str, int]:

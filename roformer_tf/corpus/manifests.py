@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -162,11 +163,6 @@ def is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
     return False
 
 
-def is_swept(output: Path) -> bool:
-    """Whether a finished folder has no files that only an unfinished preparation needs."""
-    return not (leftovers(output) or (output / UNFINISHED).exists())
-
-
 def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
     """Raise InputError that lists the differences, unless the settings are equal."""
     changes = [key for key in sorted({*known, *now}) if known.get(key) != now.get(key)]
@@ -214,9 +210,10 @@ def claim(output: Path, settings: Mapping[str, Any]) -> None:
 
 
 def remove_unfinished(output: Path) -> None:
-    """Remove from a finished folder all that only an unfinished preparation needs."""
-    remove(output / UNFINISHED)
-    sweep(output)
+    """Remove all that only an unfinished preparation needs, if the folder is not read-only."""
+    with suppress(OSError):  # also if another process does the same
+        remove(output / UNFINISHED)
+        sweep(output)
 
 
 def discard(output: Path) -> None:

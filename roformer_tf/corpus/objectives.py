@@ -13,7 +13,7 @@ Labels are the tokens to predict, with weight 1; unused slots have zeros. Masks 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -73,19 +73,6 @@ class MaskingConfig:
         return max(self.rate(0.0), self.rate(1.0))
 
 
-class MaskedRows(NamedTuple):
-    """B sequences of length L with P slots for predictions each. Unused slots are zeros."""
-
-    token_ids: npt.NDArray[np.int32]
-    """(B, L): the input of the model."""
-    positions: npt.NDArray[np.int32]
-    """(B, P), rising: indices of the predicted tokens."""
-    labels: npt.NDArray[np.int32]
-    """(B, P): the original tokens at these positions."""
-    weights: npt.NDArray[np.float32]
-    """(B, P): 1 for a used slot."""
-
-
 def predictions_per_row(length: int, mask_rate: float) -> int:
     """The maximum number of predictions in a sequence of this length; at least 1.
 
@@ -118,7 +105,8 @@ def _draw(
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
     sizes = np.bincount(words)  # (words + 1,) in tokens
-    limit = min(predictions, _wanted(len(words) - int(sizes[0]), rate))
+    # At most `predictions`, since two tokens of a sequence or more are special.
+    limit = _wanted(len(words) - int(sizes[0]), rate)
     chosen = _choose_words(sizes.tolist(), limit, rng)
     word_chances, chances = rng.random((2, predictions))
     word_chances = word_chances[: len(chosen)]
@@ -165,32 +153,14 @@ class MaskedTokens:
     ) -> Batch:
         """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch.
 
-        The masks of a row are new in every epoch, and do not depend on the other rows. `progress`
-        of the run, from 0 to 1: the mask rate may depend on it.
+        In each sequence words are selected in random order until rate × tokens (rounded, at least
+        1) are reached. A word that would exceed this number is skipped, so it is reached exactly
+        unless only longer words remain. A word is masked, replaced or kept as a whole; each token
+        of a replaced word is drawn separately. The masks of a row are new in every epoch, and do
+        not depend on the other rows. `progress` of the run, from 0 to 1: the mask rate may depend
+        on it.
         """
         predictions = predictions_per_row(rows.shape[-1], self.masking.highest_rate)
-        masked = self.masked(rows, draws, predictions, progress)
-        inputs = {
-            "token_ids": masked.token_ids,
-            "sequence_ids": rows[:, DOCUMENT].astype(np.int32),
-            "masked_positions": masked.positions,
-        }
-        return inputs, masked.labels, masked.weights
-
-    def masked(
-        self,
-        rows: npt.NDArray[np.integer],
-        draws: Sequence[tuple[int, int, int]],
-        predictions: int,
-        progress: float = 1.0,
-    ) -> MaskedRows:
-        """Select whole words at random and mask them; `rows` and `draws` as of a call.
-
-        In each sequence words are selected in random order until rate × tokens (rounded, at least
-        1, at most `predictions`) are reached. A word that would exceed this number is skipped, so
-        it is reached exactly unless only longer words remain. A word is masked, replaced or kept
-        as a whole; each token of a replaced word is drawn separately.
-        """
         rate = self.masking.rate(progress)
         drawn = [
             _draw(row[WORD], predictions, np.random.default_rng(draw), self.masking, rate)
@@ -213,7 +183,12 @@ class MaskedTokens:
             [np.int32(self.mask_id), replacements[row, slot]],
             token_ids[row, position],
         )
-        return MaskedRows(token_ids, positions, labels, weights)
+        inputs = {
+            "token_ids": token_ids,
+            "sequence_ids": rows[:, DOCUMENT].astype(np.int32),
+            "masked_positions": positions,
+        }
+        return inputs, labels, weights
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
         """Batch size of evaluation, if training has `rows` of this length in a batch.

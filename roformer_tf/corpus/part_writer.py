@@ -67,8 +67,8 @@ class PartWriter:
 
         # Split first, then packed: no sequence has documents of both splits.
         texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-        remaining = filtered(part.texts, self.config)
-        kept = [text for text in remaining.texts if text is not None]
+        remaining, repeated_lines = filtered(part.texts, self.config)
+        kept = [text for text in remaining if text is not None]
         for text in kept:
             held_out = is_held_out(text, self.config.held_out)
             texts[HELD_OUT if held_out else TRAIN].append(text)
@@ -82,8 +82,8 @@ class PartWriter:
             "documents": {split: len(texts[split]) for split in SPLITS},
             "cut": {split: cut for split, (_, cut) in written.items()},
             "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
-            "short": remaining.short,
-            "repeated_lines": remaining.repeated_lines,
+            "short": remaining.count(None),
+            "repeated_lines": repeated_lines,
             "blake2b": hash_texts(kept),
         }
         if path.parent.is_dir():  # removed if the job ended while this worker was suspended

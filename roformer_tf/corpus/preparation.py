@@ -47,7 +47,6 @@ from roformer_tf.corpus.manifests import (
     claim,
     discard,
     is_finished,
-    is_swept,
     make_manifest,
     remove_unfinished,
     skipped,
@@ -156,13 +155,14 @@ def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = Non
     settings = _settings(config, files, tokenizer)
     # Without a lock, because several processes may use a finished folder, even a read-only one.
     with suppress(OSError):  # such as a name that is too long, which `locked` reports
-        if is_finished(output, settings) and is_swept(output):
+        if is_finished(output, settings):
             return _finished(output)
     with locked(output):
         return _prepare(config, files, tokenizer, settings)
 
 
 def _finished(output: Path) -> Path:
+    remove_unfinished(output)
     print(f"{output} is prepared already: {summary(read_manifest(output))}")
     return output
 
@@ -175,10 +175,8 @@ def _prepare(
 ) -> Path:
     """Prepare in a locked folder."""
     output = Path(config.output)
-    if is_finished(output, settings):
-        remove_unfinished(output)
+    if is_finished(output, settings):  # by another process, just before the lock
         return _finished(output)
-
     _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
@@ -251,7 +249,8 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
 def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None]:
     """Marks of the part's documents; None for documents that are skipped anyway."""
     mark = near_marks if config.duplicates == "near" else exact_marks
-    return mark(filtered(part.texts, config).texts)
+    texts, _ = filtered(part.texts, config)
+    return mark(texts)
 
 
 def _built_tokenizer(
@@ -283,8 +282,8 @@ def _count_part(
     tokenization: Tokenization, lower_case: bool, config: PreparationConfig, part: CorpusPart
 ) -> Counter[str]:
     """Count the words of the training documents."""
-    texts = (text for text in filtered(part.texts, config).texts if text is not None)
-    trained = (text for text in texts if not is_held_out(text, config.held_out))
+    texts, _ = filtered(part.texts, config)
+    trained = (text for text in texts if text and not is_held_out(text, config.held_out))
     return count_words(trained, tokenization, lower_case)
 
 

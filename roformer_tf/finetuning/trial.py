@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -285,22 +285,17 @@ def fit(
     # training has the same: before a checkpoint is restored.
     data = complete_data(data, model, config.vectors, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
-    span: dict[str, Any] = {"start": start, "last": steps}
-    board = folder / "tensorboard"
     with (
-        MetricsFile(
-            folder / METRICS_FILE, resumed_at=start, tensorboard=board / "training"
-        ) as lines,
-        MetricsFile(
-            folder / EVALUATIONS_FILE, resumed_at=start, tensorboard=board / "valid"
-        ) as evaluations,
+        MetricsFile(folder / METRICS_FILE, resumed_at=start, board="training") as lines,
+        MetricsFile(folder / EVALUATIONS_FILE, resumed_at=start, board="valid") as evaluations,
         StepLog(
             lines,
             every=config.log_every,
             tokens_per_step=round(config.batch_size * data.tokens_each),
             uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
             name="fine-tuning",
-            **span,
+            start=start,
+            last=steps,
         ) as log,
     ):
         events = _TrialEvents(
@@ -319,10 +314,8 @@ def fit(
             shuffle=False,  # the batches are shuffled already
             callbacks=[
                 log,
-                PeriodicCallback(events.evaluate, every=epoch_steps, log=log, **span),
-                PeriodicCallback(
-                    events.save_within_epoch, every=config.save_every, log=log, **span
-                ),
+                PeriodicCallback(events.evaluate, every=epoch_steps, log=log),
+                PeriodicCallback(events.save_within_epoch, every=config.save_every, log=log),
             ],
             verbose=0,
         )

@@ -33,9 +33,9 @@ def attend(
     seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's dtype.
     For a query without keys the result is the mean of all values, weighted by the bias.
 
-    The fast form, in training, stores the weights before dropout for its gradient, and draws the
-    dropout mask again. On a GPU, JAX can use flash attention without dropout and with T = S, except
-    for float64, which that would round.
+    The fast form, in training and without a bias, stores the weights before dropout for its
+    gradient, and draws the dropout mask again. On a GPU, JAX can use flash attention without
+    dropout and with T = S, except for float64, which that would round.
     """
     suits = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
     if suits and bias is None and may_flash(query.shape[2]):
@@ -45,8 +45,9 @@ def attend(
         low = HIDDEN.get(keras.backend.standardize_dtype(query.dtype), -1e9)
         hidden = ops.where(visible, ops.cast(0, query.dtype), ops.cast(low, query.dtype))
         hidden = hidden[:, None]  # (B, 1, T, S)
-    form = _fast if training and fast() else attend_plainly
-    return form(query, key, value, hidden, seed, rate, bias)
+    if training and fast() and bias is None:
+        return _fast(query, key, value, hidden, seed, rate)
+    return attend_plainly(query, key, value, hidden, seed, rate, bias)
 
 
 def attend_plainly(
@@ -73,26 +74,21 @@ def _fast(
     hidden: Tensor | None,
     seed: Tensor | None,
     rate: float,
-    bias: Tensor | None = None,
 ) -> Tensor:
     import tensorflow as tf
 
-    if bias is not None and bias.shape[0] != 1:  # of the queries at some positions
-        return attend_plainly(query, key, value, hidden, seed, rate, bias)
-
     @with_gradient
-    def attend(query: Tensor, key: Tensor, value: Tensor, *bias: Tensor) -> Any:
+    def attend(query: Tensor, key: Tensor, value: Tensor) -> Any:
         scores = tf.matmul(query, key, transpose_b=True)
         # With the multiplication by 1, TensorFlow fuses the matrix product and the addition.
         scores = scores if hidden is None else scores * tf.ones((), scores.dtype) + hidden
-        scores = scores + bias[0] if bias else scores
         # Not in an island: oneDNN's softmax is seven times as fast as XLA's on a CPU (docs/LOG.md).
         weights = tf.nn.softmax(scores)
         output = tf.matmul(drop(weights, seed, rate) if rate else weights, value)
 
         # For S = q kᵀ, P = softmax S, U = dropped P and O = U v (FlashAttention, arXiv 2205.14135,
         # appendix B.2): dU = dO vᵀ, dv = Uᵀ dO, dq = dS k, dk = dSᵀ q.
-        def gradients(upstream: Tensor) -> tuple[Tensor, ...]:
+        def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             to_dropped = tf.matmul(upstream, value, transpose_b=True)
             total = _row_products(upstream, output)
             used, to_scores = _backward(weights, to_dropped, total, seed, rate)
@@ -100,19 +96,11 @@ def _fast(
                 tf.matmul(to_scores, key),
                 tf.matmul(to_scores, query, transpose_a=True),
                 tf.matmul(used, upstream, transpose_a=True),
-                *(_summed(to_scores) for _ in bias),
             )
 
         return output, gradients
 
-    return attend(query, key, value, *(() if bias is None else (bias,)))
-
-
-@island
-def _summed(to_scores: Tensor) -> Tensor:
-    """The gradient of a bias that is the same for the whole batch: (B, N, T, S) → (1, N, T, S)."""
-    total = ops.sum(ops.cast(to_scores, wide(to_scores)), axis=0, keepdims=True)
-    return ops.cast(total, to_scores.dtype)
+    return attend(query, key, value)
 
 
 @island

@@ -32,11 +32,6 @@ def plain_forms() -> Iterator[None]:
         _plain.reset(token)
 
 
-def takes_plain_forms() -> bool:
-    """Whether this runs inside `plain_forms`."""
-    return _plain.get()
-
-
 def fast() -> bool:
     """Whether the fast forms run: on TensorFlow, if tensors are on a CPU.
 

@@ -81,28 +81,18 @@ class RelativeBias(layers.Layer):
     """T5's bias of each head for each bucket of distances, one table for all layers.
 
     Call: a tensor (B, T) → (1, N, T, T) in the compute dtype, to be added to the scores, query
-    before key. `bidirectional`: whether each direction has its own buckets; otherwise all later
-    tokens are in the bucket of distance 0.
+    before key. Unless the model is causal, each direction has its own buckets; in a causal model
+    all later tokens are in the bucket of distance 0.
     """
 
-    def __init__(
-        self,
-        heads: int,
-        buckets: int = 32,
-        max_distance: int = 128,
-        bidirectional: bool = True,
-        initializer: Any = "zeros",
-        **kwargs: Any,
-    ) -> None:
+    def __init__(self, config: RoFormerConfig, initializer: Any = "zeros", **kwargs: Any) -> None:
         super().__init__(**kwargs)
-        self.heads, self.buckets, self.max_distance = heads, buckets, max_distance
-        self.bidirectional, self.initializer = bidirectional, initializer
+        self.config, self.initializer = config, initializer
 
     def build(self, input_shape: Any = None) -> None:
         """Create the table."""
-        self.embeddings = self.add_weight(
-            (self.buckets, self.heads), self.initializer, name="embeddings"
-        )
+        shape = (self.config.relative_attention_num_buckets, self.config.num_attention_heads)
+        self.embeddings = self.add_weight(shape, self.initializer, name="embeddings")
 
     def call(self, inputs: Tensor) -> Tensor:
         """The bias between all tokens of a sequence."""
@@ -113,8 +103,9 @@ class RelativeBias(layers.Layer):
         # one. T copies of a row of 2T numbers are cut into rows of 2T − 1, so that each row starts
         # one number later.
         x = ops.pad(x, [(0, 0), (0, 1)])
-        x = ops.reshape(ops.tile(x[:, None], (1, length, 1)), (self.heads, -1))
-        x = ops.reshape(x[:, : length * (2 * length - 1)], (self.heads, length, -1))
+        heads = self.config.num_attention_heads
+        x = ops.reshape(ops.tile(x[:, None], (1, length, 1)), (heads, -1))
+        x = ops.reshape(x[:, : length * (2 * length - 1)], (heads, length, -1))
         return x[None, :, :, length - 1 :]
 
     def of_band(self, rows: int, keys: int) -> Tensor:
@@ -127,12 +118,18 @@ class RelativeBias(layers.Layer):
 
     def _of(self, distances: Tensor) -> Tensor:
         """Biases of distances: (…) int → (…, N)."""
-        bucket = relative_bucket(distances, self.buckets, self.max_distance, self.bidirectional)
+        config = self.config
+        bucket = relative_bucket(
+            distances,
+            config.relative_attention_num_buckets,
+            config.relative_attention_max_distance,
+            config.attention_type != "causal",
+        )
         return ops.take(ops.cast(self.embeddings, self.compute_dtype), bucket, axis=0)
 
 
 def relative_bucket(
-    distances: Tensor, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True
+    distances: Tensor, buckets: int, max_distance: int, bidirectional: bool
 ) -> Tensor:
     """The bucket of each distance, key minus query: (…) int → (…) int32, 0 to K − 1.
 
@@ -188,15 +185,7 @@ def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBia
     """The layer that computes a bias of the scores by distance, or None; words: as above."""
     if config.position_embedding_type != "t5":
         return None
-    return RelativeBias(
-        config.num_attention_heads,
-        config.relative_attention_num_buckets,
-        config.relative_attention_max_distance,
-        config.attention_type != "causal",
-        _next_seed(words),
-        name="relative_attention_bias",
-        dtype=dtype,
-    )
+    return RelativeBias(config, _next_seed(words), name="relative_attention_bias", dtype=dtype)
 
 
 def _next_seed(words: Any) -> keras.initializers.Initializer:

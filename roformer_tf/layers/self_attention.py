@@ -14,7 +14,7 @@ from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
+from roformer_tf.layers.masks import gather_positions, within
 from roformer_tf.layers.scaling import log_n
 
 
@@ -39,7 +39,6 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         self,
         query: Tensor,
         attention_mask: Tensor | None = None,
-        sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         training: bool | None = None,
         past: Past | None = None,
@@ -48,7 +47,6 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         """Attend.
 
         attention_mask: (B, T, S), or the band of local attention (B, M, C, K).
-        sequence_ids: (B, T) int. Tokens attend to each other only if they are equal and not 0.
         positions: (B, P) int. The output is (B, P, D), only for these queries; with a band this
         saves no work.
         past: x are tokens after those in its cache. Their keys, rotated, and values are added to
@@ -57,8 +55,6 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         """
         if past is not None:
             return self._continue(query, attention_mask, past, bias)
-        if sequence_ids is not None:
-            attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
         mask = None if attention_mask is None else ops.cast(attention_mask, "bool")

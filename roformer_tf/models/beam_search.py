@@ -16,8 +16,8 @@ Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
 
 
-class Written(NamedTuple):
-    """The new tokens of a beam."""
+class Beam(NamedTuple):
+    """The new tokens of one of several continuations that are compared."""
 
     token_ids: tuple[int, ...]
     """With the last token, if it has ended."""
@@ -42,16 +42,16 @@ class BeamSearch:
     """Ids of tokens that end a text."""
     max_tokens: int
     length_penalty: float | None = None
-    running: list[Written] = field(default_factory=lambda: [Written((), 0.0, False)])
-    kept: list[tuple[float, Written]] = field(default_factory=list)
+    running: list[Beam] = field(default_factory=lambda: [Beam((), 0.0, False)])
+    kept: list[tuple[float, Beam]] = field(default_factory=list)
     """Ended candidates with their scores, best first."""
-    answer: Written | None = None
+    result: Beam | None = None
 
     def advance(self, log_probabilities: Floats) -> tuple[Ints, Ints]:
         """Take the log-probabilities (K, V) of the next tokens of the running beams.
 
         Returns, for the beams that continue, the indices of their parents and their new tokens,
-        (K',) each; the search is finished once there is an `answer`.
+        (K',) each; the search is finished once there is a `result`.
         """
         sums = np.array([beam.log_probability for beam in self.running])[:, None]
         scores = (sums + log_probabilities).ravel()
@@ -62,37 +62,37 @@ class BeamSearch:
         for index in best.tolist():
             parent, token = divmod(index, log_probabilities.shape[1])
             ids = (*self.running[parent].token_ids, token)
-            written = Written(ids, float(scores[index]), token in self.ends)
-            candidates.append((parent, written))
+            beam = Beam(ids, float(scores[index]), token in self.ends)
+            candidates.append((parent, beam))
         step = self._keep_best if self.length_penalty is None else self._keep_ended
         continued = step(candidates)
-        self.running = [written for _, written in continued]
+        self.running = [beam for _, beam in continued]
         parents = np.array([parent for parent, _ in continued], np.int64)
-        return parents, np.array([written.token_ids[-1] for _, written in continued], np.int64)
+        return parents, np.array([beam.token_ids[-1] for _, beam in continued], np.int64)
 
-    def _keep_best(self, candidates: list[tuple[int, Written]]) -> list[tuple[int, Written]]:
+    def _keep_best(self, candidates: list[tuple[int, Beam]]) -> list[tuple[int, Beam]]:
         """The rule of bert4keras; as many candidates as beams, best first."""
         best = candidates[0][1]
         running = [x for x in candidates if not x[1].ended]
         if best.ended:
-            self.answer = best
+            self.result = best
         elif len(best.token_ids) == self.max_tokens:
-            self.answer = running[0][1]
+            self.result = running[0][1]
         self.beams = len(running)
         return running
 
-    def _keep_ended(self, candidates: list[tuple[int, Written]]) -> list[tuple[int, Written]]:
+    def _keep_ended(self, candidates: list[tuple[int, Beam]]) -> list[tuple[int, Beam]]:
         """The rule of transformers (`early_stopping=False`); at least twice as many candidates."""
         length = len(candidates[0][1].token_ids)
         divisor = length ** float(self.length_penalty or 0)
         full = length == self.max_tokens
-        for _, written in candidates[: self.beams]:  # the rest only replaces ended ones
-            if written.ended or full:
-                self.kept.append((written.log_probability / divisor, written))
+        for _, beam in candidates[: self.beams]:  # the rest only replaces ended ones
+            if beam.ended or full:
+                self.kept.append((beam.log_probability / divisor, beam))
         self.kept = sorted(self.kept, key=lambda x: -x[0])[: self.beams]
         running = [x for x in candidates if not x[1].ended][: self.beams]
         # Sums of log-probabilities only fall, so a running beam that is worse now stays worse.
         enough = len(self.kept) == self.beams
         if full or (enough and running[0][1].log_probability / divisor <= self.kept[-1][0]):
-            self.answer = self.kept[0][1]
+            self.result = self.kept[0][1]
         return running

@@ -14,7 +14,7 @@ from typing import Any
 import keras
 
 from roformer_tf.internals import all_layers, device_scope, is_called_alone
-from roformer_tf.kernels.forms import graph_of, is_known_integer, takes_plain_forms
+from roformer_tf.kernels.forms import graph_of, is_known_integer
 
 # Packages whose layers have no side effects, such as printing or keeping state.
 KNOWN = ("roformer_tf", "keras")
@@ -46,7 +46,7 @@ class EagerCalls:
         of_inputs = tuple(
             (name, x.ndim, keras.backend.standardize_dtype(x.dtype)) for name, x in inputs.items()
         )
-        kind = (of_inputs, takes_plain_forms(), device_scope())
+        kind = (of_inputs, device_scope())
         # Tracing pays only if the same kind of call is repeated.
         if kind not in self.kinds:
             self.kinds.add(kind)

@@ -127,14 +127,14 @@ class Generator:
                 if row.done:
                     continue
                 number = row.prompt.number
-                self._put(row, token)
+                self._append(row, token)
                 if token != self._sep:
                     on_token(number, row.sample, token)
                 row.done = row.done or given_up(number)
                 own = [x for x in rows if x.prompt is row.prompt] if row.done else []
                 if own and all(x.done for x in own):
-                    written = [(tuple(x.ids), x.log_probability, x.ended) for x in own]
-                    yield number, [self._continuation(*x) for x in written]
+                    finished = [(tuple(x.ids), x.log_probability, x.ended) for x in own]
+                    yield number, [self._continuation(*x) for x in finished]
             live = [index for index, row in enumerate(running) if not row.done]
             if not live:
                 break
@@ -151,9 +151,9 @@ class Generator:
         tokens = np.zeros(len(rows), np.int64)
         for config, indices in grouped(rows, lambda row: row.prompt.config).items():
             own = [rows[index] for index in indices]
-            written = [(row.prompt, row.ids) for row in own]
+            texts = [(row.prompt, row.ids) for row in own]
             ends = [] if self._sep is None else [self._sep]
-            scores = _adjusted(logits[indices], config, written, ends)
+            scores = _adjusted(logits[indices], config, texts, ends)
             if config.sampled:
                 likely = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
                 tokens[indices] = draw(likely, np.array([row.random.random() for row in own]))
@@ -164,7 +164,7 @@ class Generator:
                 row.log_probability += _log_probability(logits[index], int(tokens[index]))
         return tokens
 
-    def _put(self, row: _Row, token: int) -> None:
+    def _append(self, row: _Row, token: int) -> None:
         """Append a token, and determine whether it is the last one."""
         row.ids.append(token)
         if token == self._sep:
@@ -189,18 +189,18 @@ class Generator:
             rows, tokens, start = [], [], 0
             for prompt, search in searches:
                 stop = start + len(search.running)
-                parents, written = search.advance(
+                parents, chosen = search.advance(
                     self._beam_scores(logits[start:stop], prompt, search)
                 )
-                if search.answer is None and given_up(prompt.number):
-                    search.answer = search.running[0]
-                if search.answer is None:
+                if search.result is None and given_up(prompt.number):
+                    search.result = search.running[0]
+                if search.result is None:
                     rows += (parents + start).tolist()
-                    tokens += written.tolist()
+                    tokens += chosen.tolist()
                 else:
-                    yield prompt.number, [self._continuation(*search.answer)]
+                    yield prompt.number, [self._continuation(*search.result)]
                 start = stop
-            searches = [each for each in searches if each[1].answer is None]
+            searches = [each for each in searches if each[1].result is None]
             if not searches:
                 break
             self.decoder.choose(rows)
@@ -218,8 +218,8 @@ class Generator:
         """Log-probabilities (K, V) of the next tokens of the running beams."""
         from scipy.special import log_softmax, softmax
 
-        written = [(prompt, beam.token_ids) for beam in search.running]
-        logits64 = _adjusted(logits, prompt.config, written, search.ends).astype(np.float64)
+        texts = [(prompt, beam.token_ids) for beam in search.running]
+        logits64 = _adjusted(logits, prompt.config, texts, search.ends).astype(np.float64)
         if prompt.config.length_penalty is None:
             return np.log(softmax(logits64, axis=-1) + SMALLEST)
         return np.asarray(log_softmax(logits64, axis=-1))
@@ -269,17 +269,17 @@ def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
 def _adjusted(
     logits: npt.NDArray[np.float32],
     config: GenerationConfig,
-    written: Sequence[tuple[Prompt, Sequence[int]]],
+    texts: Sequence[tuple[Prompt, Sequence[int]]],
     ends: Sequence[int],
 ) -> npt.NDArray[np.float32]:
     """Logits (B, V) after penalties, without the ids in `ends` where a text is too short.
 
-    written: the prompt and the new tokens of each text.
+    texts: the prompt and the new tokens of each text.
     """
     if config.repetition_penalty != 1:
-        seen = [[*prompt.ids, *ids] for prompt, ids in written]
+        seen = [[*prompt.ids, *ids] for prompt, ids in texts]
         logits = penalize_repetition(logits, seen, config.repetition_penalty)
-    early = np.flatnonzero([len(ids) < config.min_tokens for _, ids in written])
+    early = np.flatnonzero([len(ids) < config.min_tokens for _, ids in texts])
     if len(early) and len(ends):
         logits = logits.copy()
         logits[early[:, None], list(ends)] = -np.inf

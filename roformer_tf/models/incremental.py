@@ -100,11 +100,11 @@ class IncrementalDecoder:
     def append(self, token_ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
         """Append a token (B,) to each text: logits (B, V) float32 of the next one."""
         self._next += 1  # position and order both grow by one
-        self._hand_over()
+        self._use_fast_step()
         # All slots are used: a text became longer than `begin` expected.
         if self.slot == self._key_order.shape[1]:
-            for kept in self._kept():
-                kept.grow(CHUNK)
+            for cache in self._current_caches():
+                cache.grow(CHUNK)
             new = np.full((len(self._key_order), CHUNK), UNSEEN, np.int32)
             self._key_order = np.concatenate([self._key_order, new], axis=1)
         ids = np.asarray(token_ids, np.int32)[:, None]
@@ -116,8 +116,8 @@ class IncrementalDecoder:
         chosen = np.asarray(rows, np.int32)
         if np.array_equal(chosen, np.arange(len(self._next))):
             return
-        for kept in self._kept():
-            kept.take(chosen)
+        for cache in self._current_caches():
+            cache.take(chosen)
         self._key_order, self._next = self._key_order[chosen], self._next[chosen]
 
     def end(self) -> None:
@@ -128,20 +128,20 @@ class IncrementalDecoder:
         for cache in self.caches:
             cache.clear(0, 0)
 
-    def _hand_over(self) -> None:
+    def _use_fast_step(self) -> None:
         """Move keys and values to the fast step, if there is one."""
         if self._step is None and self._fast_step is not None:
-            self._fast_step.begin(self._given_up(), self.slot)
+            self._fast_step.begin(self._released_caches(), self.slot)
             self._step = self._fast_step
 
-    def _given_up(self) -> Iterator[KeysAndValues]:
+    def _released_caches(self) -> Iterator[KeysAndValues]:
         """The model's own keys and values, each released when it is taken."""
         for cache in self.caches:
             key, value = map(shared, cache.stored)
             yield key, value
             cache.clear(0, 0)
 
-    def _kept(self) -> Sequence[Any]:
+    def _current_caches(self) -> Sequence[Any]:
         """The objects that hold keys and values."""
         return self.caches if self._step is None else [self._step]
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from roformer_tf.checkpoints.names import half_order, table
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.choice import installed, unsupported_reason
+from roformer_tf.engines.choice import installed
 from roformer_tf.engines.model import is_sound
 from roformer_tf.engines.network import Network
 from roformer_tf.internals import all_layers
@@ -60,7 +60,7 @@ class OnnxStep:
     def can_read(model: Any) -> bool:
         """Whether it computes the same as the model: float32 weights on TensorFlow and a CPU.
 
-        ONNX Runtime must be installed and support the whole network.
+        ONNX Runtime must be installed and support heads of this size.
         """
         config = model.config
         names = {row.name for row in table(config)}
@@ -76,8 +76,7 @@ class OnnxStep:
         # Imported last: the other conditions are cheaper.
         import onnxruntime
 
-        known = not unsupported_reason(config) and config.head_size % MULTIPLE == 0
-        return known and is_sound(onnxruntime)
+        return config.head_size % MULTIPLE == 0 and is_sound(onnxruntime)
 
     def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
         """Continue from keys and values of each layer, which are copied.

@@ -240,9 +240,9 @@ def _tokenized(
     # Only as many documents as are needed: the caller stops after --max-tokens.
     documents = read_documents(files, config, report)
     while chunk := list(islice(documents, DOCUMENTS_AT_ONCE)):
-        texts = [text for text in filtered(chunk, config).texts if text is not None]
-        texts = [text for text in texts if fraction is None or is_held_out(text, fraction)]
-        yield Documents(*tokenizer.ids_and_words_of(texts))
+        texts, _ = filtered(chunk, config)
+        kept = [x for x in texts if x and (fraction is None or is_held_out(x, fraction))]
+        yield Documents(*tokenizer.ids_and_words_of(kept))
 
 
 def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str, Any]]) -> None:

@@ -324,13 +324,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
 # Floating-point operations of a step
 
 
-def step_flops(
-    config: RoFormerConfig,
-    length: int,
-    batch_size: int,
-    predictions: int,
-    keys: float | None = None,
-) -> float:
+def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions: int) -> float:
     """Minimum operations of a step; a multiplication and an addition count as two.
 
     For `batch_size` sequences of `length` tokens, of which `predictions` are predicted. Per token,
@@ -339,9 +333,9 @@ def step_flops(
 
     In the last layer, only keys and values count for all tokens. The rest, and the head, count for
     the predicted tokens, as the model computes them. A causal model predicts all: `predictions` is
-    `length`. Masked scores count, since they are computed, too, unless `keys` is the mean number of
-    keys of a query. A local layer's scores are those of its blocks; a last layer that is local has
-    queries for all tokens. Lookups, norms, activations and recomputed activations do not count.
+    `length`. Masked scores count, since they are computed, too. A local layer's scores are those of
+    its blocks; a last layer that is local has queries for all tokens. Lookups, norms, activations
+    and recomputed activations do not count.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     projection = 6 * embedding * hidden if embedding != hidden else 0
@@ -350,12 +344,10 @@ def step_flops(
     row += predictions * (transform + 6 * embedding * config.vocab_size)
     for layer in range(config.num_hidden_layers):
         outputs = length if layer < config.num_hidden_layers - 1 else predictions
-        if local := config.is_local(layer):
+        if config.is_local(layer):
             seen, queries = _keys_in_blocks(config, length), length
         else:
             seen, queries = float(length), outputs
-        if keys is not None:
-            seen = min(keys, 2 * config.window + 1) if local else keys
         row += 6 * 2 * hidden**2 * length  # keys and values
         row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
         row += 6 * 2 * hidden * config.intermediate_size * outputs

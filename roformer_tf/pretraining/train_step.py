@@ -32,8 +32,8 @@ class MaskedTokenLoss(WeightedMeanLoss):
 
     least_weight = 1.0
 
-    def __init__(self, name: str = "masked_token_loss", dtype: Any = "float32") -> None:
-        super().__init__(name, dtype)
+    def __init__(self, name: str = "masked_token_loss") -> None:
+        super().__init__(name)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Cross-entropy of each slot: (B, P) float32."""

@@ -110,14 +110,10 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
     _announce(run, stage, 0 if evaluates else sum(corpora.values()))
     if start == stage.start:
         model.forget_usual_loss()  # losses of another length are not comparable
-    span: dict[str, Any] = {"start": start, "last": stage.stop}
     files: dict[str, Any] = {"resumed_at": start, "writing": run.group.first, "also": track}
-    board = output / "tensorboard"
     with (
-        MetricsFile(output / METRICS_FILE, tensorboard=board / "training", **files) as lines,
-        MetricsFile(
-            output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
-        ) as evaluations,
+        MetricsFile(output / METRICS_FILE, board="training", **files) as lines,
+        MetricsFile(output / EVALUATIONS_FILE, board="held_out", **files) as evaluations,
         checkpoint_writer(
             output / CHECKPOINTS,
             model,
@@ -133,7 +129,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             quiet=not run.group.first,
             flops_per_step=stage_flops(config, stage, model.config),
             peak=peak_of_devices(config.hardware),
-            **span,
+            start=start,
+            last=stage.stop,
         ) as log,
     ):
         metrics = TokenMetrics(model.model)
@@ -154,7 +151,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
 
         if start == 0 and evaluates:
             evaluate_at(0)
-        periodic: dict[str, Any] = {"every": config.save_every, "log": log, **span}
+        periodic: dict[str, Any] = {"every": config.save_every, "log": log}
         with _explained(run, stage):
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
@@ -209,13 +206,11 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
     The third value is the number of held-out sequences of each corpus; they are in this order.
     """
     config, folder = run.config, run.folders[stage.length]
-    process, processes = run.group.part
     objective = make_objective(config.objective, run.model.own_tokenizer, config.masking)
     shared: dict[str, Any] = {
         "seed": config.seed,
         "objective": objective,
-        "process": process,
-        "processes": processes,
+        "part": run.group.part,
     }
     sequences = pretraining_batches(
         PreparedRows.open(folder),

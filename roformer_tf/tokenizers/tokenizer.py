@@ -138,14 +138,13 @@ class RoFormerTokenizer:
         Raises InputError as `vocabulary_text` does.
         """
         lines = self.vocabulary_text()
-        settings = (self.vocabulary, self.tokenization, self.lower_case, self.units)
         write_text(Path(folder) / VOCABULARY, lines)
-        content = tokenizer_json(*settings, causal=causal)
+        content = tokenizer_json(self, causal=causal)
         if content is None:
             remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
             write_json(Path(folder) / TOKENIZER, content)
-        config = tokenizer_config(*settings, max_length=max_length, causal=causal)
+        config = tokenizer_config(self, max_length=max_length, causal=causal)
         write_json(Path(folder) / TOKENIZER_CONFIG, config)
 
     @property

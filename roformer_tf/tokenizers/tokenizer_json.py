@@ -13,7 +13,6 @@ either      words       tagger  an error with the reason    an error with the re
 "our ids" of a causal language model are those of a prompt, without the [SEP] that ends a text.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
 from roformer_tf.checkpoints.sources import OpenedSource
@@ -46,28 +45,24 @@ def gives_segments(source: OpenedSource) -> bool:
 
 
 def tokenizer_config(
-    vocabulary: Mapping[str, int],
-    tokenization: Tokenization,
-    lower_case: bool,
-    units: Units | None = None,
-    *,
-    max_length: int | None = None,
-    causal: bool = False,
+    tokenizer: Any, *, max_length: int | None = None, causal: bool = False
 ) -> dict[str, Any]:
     """Content of `tokenizer_config.json`; `tokenization` and `units` are our own keys.
 
+    tokenizer: a RoFormerTokenizer, whose module imports this one.
     max_length: maximum tokens of a sequence, to which transformers can truncate.
     causal: whether it belongs to a causal language model.
 
     transformers' `RoFormerTokenizer` always segments by jieba, which also splits words in Greek or
     kana, and always appends [SEP]. All other folders name the class that follows tokenizer.json.
     """
-    by_jieba = tokenization == "word" and units is None and not causal
+    units = tokenizer.units
+    by_jieba = tokenizer.tokenization == "word" and units is None and not causal
     config: dict[str, Any] = {
         "tokenizer_class": "RoFormerTokenizer" if by_jieba else "PreTrainedTokenizerFast",
         "model_input_names": list(MODEL_INPUT_NAMES),
-        "do_lower_case": lower_case,
-        "tokenization": tokenization,
+        "do_lower_case": tokenizer.lower_case,
+        "tokenization": tokenizer.tokenization,
         **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},
     }
     if max_length is not None:
@@ -77,26 +72,22 @@ def tokenizer_config(
     if by_jieba:
         # With a vocab.txt, RoFormerTokenizer (transformers 5.23) looks up jieba's words in the
         # path of the file, by mistake, and none matches. With a dictionary it works.
-        config["vocab"] = dict(vocabulary)
+        config["vocab"] = dict(tokenizer.vocabulary)
     return config
 
 
-def tokenizer_json(
-    vocabulary: Mapping[str, int],
-    tokenization: Tokenization,
-    lower_case: bool,
-    units: Units | None = None,
-    *,
-    causal: bool = False,
-) -> dict[str, Any] | None:
+def tokenizer_json(tokenizer: Any, *, causal: bool = False) -> dict[str, Any] | None:
     """Content of `tokenizer.json`; None if the format cannot express the tokenizer.
 
+    tokenizer: a RoFormerTokenizer.
     causal: whether it belongs to a causal language model, whose prompts have no [SEP] at the end.
 
     None is for word-level vocabularies. jieba searches the most probable path through its
     dictionary of 349,046 words, most of which are not in the vocabulary. The format has such paths
     (Unigram) for the tokens of the vocabulary only: they gave our ids for 162 of 1,000 texts.
     """
+    vocabulary, tokenization = tokenizer.vocabulary, tokenizer.tokenization
+    lower_case, units = tokenizer.lower_case, tokenizer.units
     if units == "words":
         return {"version": _WORDS_REFUSED, "added_tokens": [], "model": None}
     if tokenization == "word" and units is None:

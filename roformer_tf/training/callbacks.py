@@ -22,9 +22,9 @@ from roformer_tf.translation import Message
 class PeriodicCallback(keras.callbacks.Callback):
     """Calls a function after every `every` steps of the run, and after the last one.
 
-    The function gets the number of completed steps. `fit` counts from its own start; the run counts
-    from step `start`. Time inside the function does not count as training: see `StepLog`. A call
-    less than `min_seconds` after the previous one is skipped, except the last.
+    The function gets the number of completed steps, counted as by the run's log. Time inside the
+    function does not count as training: see `StepLog`. A call less than `min_seconds` after the
+    previous one is skipped, except the last.
     """
 
     def __init__(
@@ -32,26 +32,23 @@ class PeriodicCallback(keras.callbacks.Callback):
         function: Callable[[int], None],
         *,
         every: int,
-        start: int,
-        last: int,
         log: "StepLog",
         also: Callable[[], bool] = lambda: False,
         min_seconds: float = 0,
     ) -> None:
         super().__init__()
         self.function, self.every, self.log = function, every, log
-        self.start, self.last = start, last
         self.min_seconds, self._called = min_seconds, time.monotonic()
         # Called after every step: whether to call the function at this step, too.
         self.also = also
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Call the function if it is due."""
-        step = self.start + batch + 1
+        step = self.log.start + batch + 1
         also = self.also()  # at every step: `Termination.received` must be asked once a step
         due = also or step % self.every == 0
         late_enough = time.monotonic() - self._called >= self.min_seconds
-        if (due and late_enough) or step == self.last:
+        if (due and late_enough) or step == self.log.last:
             self._called = time.monotonic()
             with self.log.paused():
                 sync(self.model)
@@ -115,7 +112,8 @@ class Termination(keras.callbacks.Callback):
 class StepLog(keras.callbacks.Callback):
     """Writes a line of metrics every `every` steps, moves the progress bar, watches the loss.
 
-    Must be the first of a run's callbacks. A line holds
+    Must be the first of a run's callbacks. `fit` counts steps from its own start, the run from
+    `start` to `last`. A line holds
 
     - `step`, `loss` (mean over the steps since the previous line, in nats), `learning_rate` (of the
       last step) and `tokens_per_second`. Compilation and `paused` time do not count; null if no

@@ -201,12 +201,6 @@ class LayerwiseAdamW(EmaAdamW):
         schedule.numbers = self.add_variable((4,), dtype="float32", name=SCHEDULE)
         schedule.adjust(schedule)
 
-    def restart(self, variables: Sequence[keras.Variable]) -> None:
-        """Reset to a new optimizer for these weights; a compiled step stays compiled."""
-        for slot in self.variables:
-            slot.assign(ops.zeros(slot.shape, slot.dtype))
-        self.start_averages(variables)
-
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight with its own learning rate."""
         scale = self.scales[index_of(self, variable)]
@@ -254,7 +248,7 @@ class Lamb(EmaAdamW):
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class Muon(EmaAdamW):
-    """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
+    """AdamW for embeddings, norms and biases; matrices move along their orthogonalized momentum.
 
     The momentum of each kernel, seen as a matrix, is replaced by the nearest one whose singular
     values are about 1 (Jordan et al. 2024, Muon), scaled by 0.2 √(longer side), which is as far
@@ -269,12 +263,12 @@ class Muon(EmaAdamW):
         self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the optimizer again."""
+        """The arguments, for Keras' serialization."""
         own = {"matrix_rate": self.matrix_rate, "product_dtype": self.product_dtype}
         return super().get_config() | own
 
     def make_slots(self, variables: list[keras.Variable]) -> None:
-        """Make a momentum of every weight, squares only of those that are Adam's."""
+        """Create a momentum for every weight, and squares only for those that AdamW updates."""
         keras.optimizers.Optimizer.build(self, variables)
         momentums, velocities = [], []
         add = self.add_variable_from_reference
@@ -284,7 +278,7 @@ class Muon(EmaAdamW):
         set_moments(self, momentums, velocities)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight and what is remembered of it."""
+        """Update a weight and its moments."""
         momentum, velocity = moments_of(self, variable)
         if velocity is not None:
             super().move(gradient, variable, learning_rate)
@@ -385,8 +379,8 @@ def make_finetune_optimizer(
 ) -> LayerwiseAdamW:
     """The optimizer for fine-tuning on a number of batches, with its slots.
 
-    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` can
-    reset it for a run with another rate and length.
+    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` resets
+    it for a run with another rate and length.
     """
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     optimizer = LayerwiseAdamW(
@@ -401,11 +395,13 @@ def make_finetune_optimizer(
 def restart(
     optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
 ) -> None:
-    """Reset a fine-tuning optimizer to the state of a new one with these settings.
+    """Reset a fine-tuning optimizer to a new one with these settings; its step stays compiled.
 
     Rate and length may differ from before; `may_restart` checks the rest.
     """
-    optimizer.restart(model.trainable_variables)
+    for slot in optimizer.variables:
+        slot.assign(ops.zeros(slot.shape, slot.dtype))
+    optimizer.start_averages(model.trainable_variables)
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     schedule_of(optimizer).adjust(settings["learning_rate"])
 

@@ -176,7 +176,7 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 class MetricsFile:
-    """Metrics as lines of JSON, and the same numbers for TensorBoard.
+    """Metrics as lines of JSON, and the same numbers for TensorBoard, under the name `board`.
 
     Lines after `resumed_at` were written before the run was killed; they are removed, because
     these steps are run again. If several processes train, only one is `writing`. `also` is called
@@ -188,7 +188,7 @@ class MetricsFile:
         path: Path,
         *,
         resumed_at: int,
-        tensorboard: Path | None = None,
+        board: str | None = None,
         writing: bool = True,
         also: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> None:
@@ -199,10 +199,10 @@ class MetricsFile:
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = None
-        if tensorboard is not None:
+        if board is not None:
             from tensorboard.summary import Writer  # takes a second to load
 
-            self.board = Writer(str(tensorboard))
+            self.board = Writer(str(path.parent / "tensorboard" / board))
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line and flush the file."""

@@ -49,8 +49,8 @@ class WeightedMeanLoss(keras.losses.Loss):
     # A smaller sum of weights is replaced by this, as that of a batch without any.
     least_weight = 1e-7
 
-    def __init__(self, name: str, dtype: Any = "float32") -> None:
-        super().__init__(name=name, reduction="sum", dtype=dtype)
+    def __init__(self, name: str) -> None:
+        super().__init__(name=name, reduction="sum", dtype="float32")
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         """Divide once, by the weights of the batch."""

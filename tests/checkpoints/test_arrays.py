@@ -2,19 +2,11 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints import arrays
 from roformer_tf.checkpoints.arrays import largest_difference, statistics
-
-
-@pytest.fixture(params=[7, 1 << 20])
-def block(request, monkeypatch):
-    """Run with small and with large blocks."""
-    monkeypatch.setattr(arrays, "BLOCK", request.param)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
 @pytest.mark.parametrize("shape", [(1,), (3, 5), (2, 3, 4)])
-@pytest.mark.usefixtures("block")
 def test_statistics_equal_those_in_float64(dtype, shape):
     array = (1000 + np.random.default_rng(0).normal(size=shape)).astype(dtype)
     full = array.astype(np.float64)
@@ -22,7 +14,6 @@ def test_statistics_equal_those_in_float64(dtype, shape):
     np.testing.assert_allclose(statistics(array), want, rtol=1e-12)
 
 
-@pytest.mark.usefixtures("block")
 def test_statistics_are_nan_if_an_element_is():
     array = np.ones(20, np.float32)
     array[9] = np.nan
@@ -30,7 +21,6 @@ def test_statistics_are_nan_if_an_element_is():
 
 
 @pytest.mark.parametrize("position", [0, 6, 7, 19])
-@pytest.mark.usefixtures("block")
 def test_a_single_difference_is_found(position):
     first = np.random.default_rng(0).normal(size=(4, 5)).astype(np.float32)
     second = first.copy()

@@ -15,7 +15,7 @@ from roformer_tf.conversion.change_vocabulary import (
     keep_tokens,
     simplify,
 )
-from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
+from roformer_tf.conversion.convert import OutputConfig, Stored, convert_checkpoint
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -49,7 +49,10 @@ def test_kept_and_compound_tokens_give_bert4keras_outputs(
     checkpoint, _ = opened_with_tokenizer("word")
     pruned = keep_tokens(checkpoint, arrays["keep_tokens"].tolist(), compound)
     assert pruned.config.vocab_size == 308
-    assert convert_checkpoint(pruned, None, tmp_path / name, OutputConfig(to=to)).value == 0
+    assert (
+        convert_checkpoint(Stored(pruned, None, {}), tmp_path / name, OutputConfig(to=to)).value
+        == 0
+    )
     model = RoFormerForMaskedLM.from_pretrained(tmp_path / name)
     inputs = {key: arrays[key] for key in ("token_ids", "segment_ids")}
     not_padding = inputs["token_ids"] != 0

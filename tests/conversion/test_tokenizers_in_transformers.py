@@ -128,7 +128,7 @@ def test_no_tokenizer_json_is_written_for_jieba(exported, sentences, capsys):
         counts = {word: int(count) for word, count, *_ in map(str.split, file)}
     total = sum(counts.values())
     scores = [math.log((counts.get(token) or 1) / total) for token in ours.tokens]
-    content = tokenizer_json(ours.vocabulary, "char", lower_case=True)
+    content = tokenizer_json(RoFormerTokenizer(ours.vocabulary, "char"))
     content["normalizer"]["handle_chinese_chars"] = False
     model = {"type": "Unigram", "unk_id": ours.unk_id, "byte_fallback": False}
     content["model"] = model | {"vocab": [*zip(ours.tokens, scores, strict=True)]}

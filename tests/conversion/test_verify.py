@@ -10,7 +10,7 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion import verify as module
-from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
+from roformer_tf.conversion.convert import OutputConfig, Stored, convert_checkpoint
 from roformer_tf.conversion.verify import (
     SENTENCES,
     VerifyConfig,
@@ -103,7 +103,9 @@ def test_a_changed_bias_is_found_in_its_layer(
                 checkpoint.arrays.shapes, checkpoint.arrays.dtypes, arrays.__getitem__
             ),
         )
-        convert_checkpoint(changed, None, tmp_path / "other.zip", OutputConfig(to="tf1"))
+        convert_checkpoint(
+            Stored(changed, None, {}), tmp_path / "other.zip", OutputConfig(to="tf1")
+        )
     original = module.their_outputs
 
     def outputs_of_other(against, source, *rest):

@@ -138,8 +138,7 @@ def test_the_shares_of_processes_form_the_batch(rows, processes, mixing):
     settings = {"mixing": mixing, "start_row": 5}
     full = training(rows, 6, **settings)
     shares = [
-        training(rows, 6, process=process, processes=processes, **settings)
-        for process in range(processes)
+        training(rows, 6, part=(process, processes), **settings) for process in range(processes)
     ]
     for step in (0, 1, 2, 1_000_003):
         assert_equal(concatenated([piece[step] for piece in shares]), full[step])
@@ -150,7 +149,7 @@ def test_the_shares_of_processes_form_the_batch(rows, processes, mixing):
 def test_the_shares_of_processes_form_the_evaluation(rows, processes):
     full = held_out_batches(rows, batch_size=8, seed=0, **COMMON)
     shares = [
-        held_out_batches(rows, batch_size=8, seed=0, process=process, processes=processes, **COMMON)
+        held_out_batches(rows, batch_size=8, seed=0, part=(process, processes), **COMMON)
         for process in range(processes)
     ]
     assert {len(piece) for piece in shares} == {len(full)}
@@ -167,7 +166,7 @@ def concatenated(batches):
 def test_an_indivisible_batch_size_is_refused(rows):
     for make in (pretraining_batches, held_out_batches):
         with pytest.raises(AssertionError):
-            make(rows, batch_size=7, seed=0, process=1, processes=3, **COMMON)
+            make(rows, batch_size=7, seed=0, part=(1, 3), **COMMON)
 
 
 def test_mixed_corpora_have_their_weights_and_new_masks_in_every_pass(rows):
@@ -272,8 +271,7 @@ def test_a_sample_does_not_depend_on_the_batch_size(rows, batch_size):
                 batch_size=batch_size,
                 seed=0,
                 numbers=chosen,
-                process=i,
-                processes=2,
+                part=(i, 2),
                 **COMMON,
             )
             for i in range(2)
@@ -288,7 +286,7 @@ def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
     for step in (0, 1, 5, 1_000_003):
         batch = batches[step]
         assert numbers(batch) == numbers(training(rows, 4)[step])
-        shares = [pretraining_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+        shares = [pretraining_batches(rows, part=(i, 2), **settings) for i in range(2)]
         assert_equal(concatenated([piece[step] for piece in shares]), batch)
         started_batches = pretraining_batches(rows, start_row=4 * step, **settings)
         assert_equal(started_batches[0], batch)
@@ -304,7 +302,7 @@ def test_next_tokens_of_every_held_out_row_are_evaluated_once(rows):
     np.testing.assert_array_equal(inputs["token_ids"][:ROWS], [rows[i][0] for i in range(ROWS)])
     assert (weights[:ROWS].sum(1) == LENGTH - 1).all()
     assert not weights[ROWS:].any()
-    shares = [held_out_batches(rows, process=i, processes=2, **settings) for i in range(2)]
+    shares = [held_out_batches(rows, part=(i, 2), **settings) for i in range(2)]
     for step, batch in enumerate(batches):
         assert_equal(concatenated([piece[step] for piece in shares]), batch)
 

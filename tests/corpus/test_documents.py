@@ -330,13 +330,11 @@ def test_a_repeated_line_is_kept_at_its_first_position(lines):
 @given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
 def test_filters_drop_repeated_lines_and_then_short_documents(texts, min_characters, drop):
     config = CorpusConfig(("x",), min_characters=min_characters, drop_repeated_lines=drop)
-    actual = filtered(texts, config)
+    actual, repeated_lines = filtered(texts, config)
     shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]
-    assert len(actual.texts) == len(texts)
-    for actual_text, (text, _) in zip(actual.texts, shortened, strict=True):
+    for actual_text, (text, _) in zip(actual, shortened, strict=True):
         assert actual_text == (text if len(text.strip()) >= min_characters else None)
-    assert actual.short == actual.texts.count(None)
-    assert actual.repeated_lines == sum(dropped for _, dropped in shortened)
+    assert repeated_lines == sum(dropped for _, dropped in shortened)
 
 
 def test_a_negative_number_of_characters_is_refused():

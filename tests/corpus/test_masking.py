@@ -1,10 +1,11 @@
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.corpus.objectives import (
-    MaskedRows,
     MaskedTokens,
     MaskingConfig,
     predictions_per_row,
@@ -33,10 +34,21 @@ def rows_of(word_sizes, length):
     return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)[0]
 
 
-def mask(row, predictions=9, draw=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
-    objective = MaskedTokens(MASK, RANDOM, config)
-    masked = objective.masked(row[None], [draw], predictions, **settings)
-    return MaskedRows(*(array[0] for array in masked))
+class Masked(NamedTuple):
+    token_ids: np.ndarray
+    positions: np.ndarray
+    labels: np.ndarray
+    weights: np.ndarray
+
+
+def mask_rows(rows, draws, config=MaskingConfig(), **settings):  # noqa: B008
+    inputs, labels, weights = MaskedTokens(MASK, RANDOM, config)(rows, draws, **settings)
+    return Masked(inputs["token_ids"], inputs["masked_positions"], labels, weights)
+
+
+def mask(row, draw=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
+    masked = mask_rows(row[None], [draw], config, **settings)
+    return Masked(*(array[0] for array in masked))
 
 
 def chosen_words(row, masked):
@@ -46,10 +58,10 @@ def chosen_words(row, masked):
 word_sizes = st.lists(st.lists(st.integers(1, 6), min_size=1, max_size=30), min_size=1, max_size=4)
 
 
-@given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.integers(0, 2**40))
-def test_only_whole_words_are_predicted(sizes, length, predictions, seed):
+@given(word_sizes, st.integers(3, 64), st.floats(0.01, 0.99), st.integers(0, 2**40))
+def test_only_whole_words_are_predicted(sizes, length, rate, seed):
     for row in rows_of(sizes, length):
-        masked = mask(row, predictions, (seed, 0, 0))
+        masked = mask(row, (seed, 0, 0), MaskingConfig(rate))
         used = int(masked.weights.sum())
         positions = masked.positions[:used]
         assert (np.diff(positions) > 0).all()
@@ -58,7 +70,7 @@ def test_only_whole_words_are_predicted(sizes, length, predictions, seed):
         for unused in (masked.positions[used:], masked.labels[used:], masked.weights[used:]):
             assert not unused.any()
         for array in masked[1:]:
-            assert array.shape == (predictions,)
+            assert array.shape == (predictions_per_row(length, rate),)
 
         everywhere = np.flatnonzero(np.isin(row[2], list(chosen_words(row, masked))))
         np.testing.assert_array_equal(everywhere, positions)  # each chosen word with all its tokens
@@ -66,11 +78,11 @@ def test_only_whole_words_are_predicted(sizes, length, predictions, seed):
         np.testing.assert_array_equal(masked.token_ids[elsewhere], row[0, elsewhere])
 
 
-@given(word_sizes, st.integers(3, 64), st.integers(1, 20), st.floats(0.01, 0.99))
-def test_no_remaining_word_fits_into_the_mask_budget(sizes, length, predictions, rate):
+@given(word_sizes, st.integers(3, 64), st.floats(0.01, 0.99))
+def test_no_remaining_word_fits_into_the_mask_budget(sizes, length, rate):
     for row in rows_of(sizes, length):
-        masked = mask(row, predictions, config=MaskingConfig(rate))
-        limit = min(predictions, max(1, round(rate * np.count_nonzero(row[2]))))
+        masked = mask(row, config=MaskingConfig(rate))
+        limit = max(1, round(rate * np.count_nonzero(row[2])))
         space = limit - int(masked.weights.sum())
         assert space >= 0
         remaining = set(row[2].tolist()) - {0} - chosen_words(row, masked)
@@ -80,7 +92,7 @@ def test_no_remaining_word_fits_into_the_mask_budget(sizes, length, predictions,
 @given(word_sizes, st.integers(3, 64))
 def test_all_tokens_of_a_word_are_treated_alike(sizes, length):
     for row in rows_of(sizes, length):
-        masked = mask(row, 20, config=MaskingConfig(0.5, 0.4, 0.3))
+        masked = mask(row, config=MaskingConfig(0.5, 0.4, 0.3))
         for word in chosen_words(row, masked):
             before, after = row[0, row[2] == word], masked.token_ids[row[2] == word]
             unchanged, hidden = (after == before).all(), (after == MASK).all()
@@ -91,7 +103,7 @@ def test_masking_has_the_given_rates():
     row = rows_of([[1, 2, 1, 1, 3, 1] * 60], 512)[0]
     words, tokens = np.zeros(3), 0  # words that are masked, replaced, kept
     for number in range(3_000):
-        masked = mask(row, predictions_per_row(512, 0.15), (0, 0, number))
+        masked = mask(row, (0, 0, number))
         used = int(masked.weights.sum())
         tokens += used
         positions = masked.positions[:used]
@@ -107,7 +119,7 @@ def test_words_and_replacements_are_chosen_uniformly():
     row = rows_of([[1] * 62], 64)[0]
     chosen, replacements = np.zeros(64), []
     for number in range(6_000):
-        masked = mask(row, 9, (0, 0, number), MaskingConfig(0.15, 0.0, 1.0))
+        masked = mask(row, (0, 0, number), MaskingConfig(0.15, 0.0, 1.0))
         chosen[masked.positions] += 1
         replacements += masked.token_ids[masked.positions].tolist()
     assert chosen[0] == chosen[63] == 0
@@ -118,20 +130,20 @@ def test_words_and_replacements_are_chosen_uniformly():
 
 def test_masks_are_a_function_of_seed_epoch_and_row():
     row = rows_of([[1, 2] * 100], 128)[0]
-    first = mask(row, 19, (5, 6, 7))
-    for array, second in zip(first, mask(row, 19, (5, 6, 7)), strict=True):
+    first = mask(row, (5, 6, 7))
+    for array, second in zip(first, mask(row, (5, 6, 7)), strict=True):
         np.testing.assert_array_equal(array, second)
     for other in ((4, 6, 7), (5, 7, 7), (5, 6, 8), (7, 6, 5)):
-        assert mask(row, 19, other).positions.tolist() != first.positions.tolist()
+        assert mask(row, other).positions.tolist() != first.positions.tolist()
 
 
 def test_a_rows_mask_does_not_depend_on_its_batch():
     rows = rows_of([[1, 2, 1] * 40, [2] * 9, [1], [7]], 32)
     draws = [(0, 0, i) for i in range(len(rows))]
-    batch = MaskedTokens(MASK, RANDOM).masked(rows, draws, predictions=4)
+    batch = mask_rows(rows, draws)
     assert [array.dtype for array in batch] == [np.int32, np.int32, np.int32, np.float32]
     for i, row in enumerate(rows):
-        for array, single in zip(batch, mask(row, 4, (0, 0, i)), strict=True):
+        for array, single in zip(batch, mask(row, (0, 0, i)), strict=True):
             np.testing.assert_array_equal(array[i], single)
 
 
@@ -145,7 +157,7 @@ def test_masking_does_not_change_its_input():
 
 @pytest.mark.parametrize("row", [rows_of([[5]], 9)[0], np.zeros((3, 9), np.uint8)])
 def test_a_row_without_maskable_words_has_no_weight(row):
-    masked = mask(row, 1)
+    masked = mask(row)
     assert not masked.weights.any()
     np.testing.assert_array_equal(masked.token_ids, row[0])
 
@@ -163,13 +175,12 @@ def test_there_are_slots_for_every_prediction(sizes, length, rate):
 def test_the_mask_rate_changes_linearly_with_progress(rates):
     row = rows_of([[1] * 402], 404)[0]
     config = MaskingConfig(rates)
-    predictions = predictions_per_row(404, config.highest_rate)
     first, last = rates
     for progress in (0.0, 0.25, 0.5, 0.9, 1.0):
-        masked = mask(row, predictions, config=config, progress=progress)
+        masked = mask(row, config=config, progress=progress)
         rate = first + progress * (last - first)
         assert masked.weights.sum() == pytest.approx(402 * rate, abs=0.51)
-    assert mask(row, predictions, config=config).weights.sum() == round(402 * last)
+    assert mask(row, config=config).weights.sum() == round(402 * last)
 
 
 def test_no_special_token_replaces_a_word():

@@ -13,7 +13,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.masks import same_sequence, visible_keys
+from roformer_tf.layers.masks import both, same_sequence, visible_keys
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 from roformer_tf.machine import multiplies_bfloat16
 
@@ -40,9 +40,13 @@ each_layer = pytest.mark.parametrize(
 
 
 def call(layer, x, **arguments):
-    """Return the self-attention of x by either layer."""
-    values = () if isinstance(layer, RoFormerSelfAttention) else (x,)
-    return layer(x, *values, **arguments)
+    """Return the self-attention of x by either layer; the fused one takes masks alone."""
+    if not isinstance(layer, RoFormerSelfAttention):
+        return layer(x, x, **arguments)
+    ids = arguments.pop("sequence_ids", None)
+    if ids is not None:
+        arguments["attention_mask"] = both(same_sequence(ids), arguments.get("attention_mask"))
+    return layer(x, **arguments)
 
 
 def with_random_weights(layer, seed=7):

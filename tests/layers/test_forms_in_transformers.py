@@ -12,10 +12,11 @@ import pytest
 from keras import ops
 
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.positions import RelativeBias, relative_bucket
+from roformer_tf.layers.positions import relative_bucket
 from roformer_tf.layers.rotary import Rotation
 from roformer_tf.layers.scaling import frequencies
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
+from tests.support.relative_bias import bias_layer
 
 pytestmark = pytest.mark.hf
 B, T = 2, 16
@@ -257,8 +258,7 @@ def test_t5s_bias(bidirectional, buckets, furthest, length, transformers, record
     )  # fmt: skip
     theirs = T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
     want = theirs.compute_bias(length, length).detach().numpy()  # (1, N, T, T)
-    ours = RelativeBias(3, buckets, furthest, bidirectional)
-    ours.build()
+    ours = bias_layer(buckets, furthest, bidirectional)
     ours.embeddings.assign(theirs.relative_attention_bias.weight.detach().numpy())
     got = ops.convert_to_numpy(ours(np.zeros((2, length), "int32")))
     record_property("difference", ("T5", "bias", float(np.abs(got - want).max()), BOUND))

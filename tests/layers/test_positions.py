@@ -9,11 +9,11 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.layers.positions import (
     LearnedPositions,
-    RelativeBias,
     SinusoidalPositions,
     document_positions,
     relative_bucket,
 )
+from tests.support.relative_bias import bias_layer
 
 
 def bucket(distance, buckets, furthest, bidirectional):
@@ -45,8 +45,7 @@ def test_buckets_equal_t5(buckets, furthest, bidirectional):
 @pytest.mark.parametrize("bidirectional", [True, False])
 @pytest.mark.parametrize("length", [1, 2, 40])
 def test_the_bias_depends_on_the_distance(length, bidirectional, gradient):
-    layer = RelativeBias(3, 8, 20, bidirectional)
-    layer.build()
+    layer = bias_layer(8, 20, bidirectional)
     table = np.random.default_rng(0).normal(size=(8, 3)).astype("float32")
     layer.embeddings.assign(table)
     buckets = [

@@ -8,6 +8,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.masks import same_sequence
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 B, T, D, N, H = 2, 6, 12, 3, 4
@@ -40,8 +41,8 @@ def test_the_fused_form_equals_the_keras_layer(style, training, use_bias):
     ids = np.repeat([[1] * 200 + [2] * 90 + [0] * 10], 2, axis=0)
     options = {"rotary_style": style, "use_bias": use_bias}
     ours, theirs = make(**options), make(RotaryMultiHeadAttention, **options)
-    settings = {"sequence_ids": ids, "training": training}
-    fused, reference = ours(x, **settings), theirs(x, x, **settings)
+    fused = ours(x, attention_mask=same_sequence(ids), training=training)
+    reference = theirs(x, x, sequence_ids=ids, training=training)
     assert max_difference(fused[:, :290], reference[:, :290]) < 5e-6
 
 
@@ -62,7 +63,11 @@ def test_the_keras_layer_has_every_form_of_the_fused_one(form):
     layers = [
         make(kind, **FORMS[form]) for kind in (RoFormerSelfAttention, RotaryMultiHeadAttention)
     ]
-    for arguments in ({}, {"sequence_ids": ids}, {"positions": np.array([[4, 0, 2], [5, 3, 1]])}):
+    for arguments in (
+        {},
+        {"attention_mask": same_sequence(ids)},
+        {"positions": np.array([[4, 0, 2], [5, 3, 1]])},
+    ):
         fused, reference = layers[0](x, **arguments), layers[1](x, x, **arguments)
         assert max_difference(fused, reference) < 5e-6
     plain = make(RotaryMultiHeadAttention)
@@ -82,7 +87,8 @@ def test_gradients_equal_those_of_the_keras_layer(style, positions, gradient):
 
         def weighted(x, layer=layer):
             values = () if isinstance(layer, RoFormerSelfAttention) else (x,)
-            return layer(x, *values, sequence_ids=IDS, positions=selected, training=True) * weights
+            settings = {"attention_mask": same_sequence(IDS), "positions": selected}
+            return layer(x, *values, **settings, training=True) * weights
 
         gradients.append(gradient(weighted, ops.convert_to_numpy(x)))
     assert np.abs(gradients[0] - gradients[1]).max() <= 1e-5 * np.abs(gradients[1]).max()

@@ -17,10 +17,10 @@ def search_result(length_penalty, *steps, beams=2, max_tokens=4):
     """Return the result of a search with the given probabilities of each beam and step."""
     search = BeamSearch(beams, (END,), max_tokens, length_penalty)
     for probabilities in steps:
-        if search.answer is not None:
+        if search.result is not None:
             break
         search.advance(log(*probabilities[: len(search.running)]))
-    return search.answer
+    return search.result
 
 
 FIRST = [(0.4, 0.5, 0.1, 0.0)]

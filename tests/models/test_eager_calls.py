@@ -6,7 +6,6 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.forms import plain_forms
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,
@@ -204,18 +203,6 @@ def test_overridden_and_eager_models_are_not_traced(make, steps, tiny):
             model(random_inputs(2, 7))
         assert len(steps) == 3
     assert len(patched_calls) == 3
-
-
-def test_plain_forms_are_traced_separately(make, steps):
-    model = make("encoder")
-    for _ in range(3):
-        model(random_inputs(2, 7))
-    with plain_forms():
-        model(random_inputs(2, 7))
-        del steps[:]
-        model(random_inputs(2, 7))
-        assert steps == ["encoder"]
-    assert len(model.eager_calls.functions) == 2
 
 
 def test_the_traced_function_is_not_saved(make, tmp_path):

@@ -4,7 +4,6 @@ import pytest
 from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.objectives import (
     MaskedTokens,
-    MaskingConfig,
     predictions_per_row,
     replacement_ids,
 )
@@ -40,15 +39,14 @@ def objective_arguments(model):
 
 def reference(model, rows, objective_arguments):
     """Return loss, accuracy and number of predictions, computed row by row in float64."""
-    config = MaskingConfig()
     losses, hits = [], []
     for number, row in enumerate(rows):
-        slots = predictions_per_row(rows.length, config.mask_rate)
-        batch = MaskedTokens(**objective_arguments).masked(row[None], [(5, 0, number)], slots)
-        inputs = {"token_ids": batch.token_ids, "sequence_ids": row[1].astype("int32")[None]}
+        batch, labels, weights = MaskedTokens(**objective_arguments)(row[None], [(5, 0, number)])
+        inputs = {"token_ids": batch["token_ids"], "sequence_ids": row[1].astype("int32")[None]}
         logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
-        used = batch.weights > 0
-        for position, label in zip(batch.positions[used], batch.labels[used], strict=True):
+        used = weights > 0
+        positions = batch["masked_positions"]
+        for position, label in zip(positions[used], labels[used], strict=True):
             scores = logits[position]
             losses.append(np.log(np.exp(scores - scores[label]).sum()))
             hits.append(scores.argmax() == label)

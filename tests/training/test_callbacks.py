@@ -49,12 +49,11 @@ def run(
     **settings,
 ):
     """Fit the model from step `start` and return its metrics; hooks are (function, every)."""
-    last = start + len(losses)
-    span = {"start": start, "last": last}
-    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
+    settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss}
+    settings |= {"start": start, "last": start + len(losses)}
     with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
         schedules = [
-            PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds, **span) for f, n in hooks
+            PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds) for f, n in hooks
         ]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
@@ -163,8 +162,8 @@ def test_also_is_called_after_every_step(every, expected_calls):
         queries.append(len(queries) + 1)
         return queries[-1] == 2
 
-    log = SimpleNamespace(paused=nullcontext)
-    hook = PeriodicCallback(calls.append, every=every, start=0, last=4, log=log, also=also)
+    log = SimpleNamespace(paused=nullcontext, start=0, last=4)
+    hook = PeriodicCallback(calls.append, every=every, log=log, also=also)
     hook.set_model(SimpleNamespace(jax_state_sync=lambda: None))
     for batch in range(4):
         hook.on_train_batch_end(batch)
@@ -222,10 +221,10 @@ def test_a_missing_file_has_no_lines(path):
 def test_tensorboard_has_the_same_values(path, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with MetricsFile(path, resumed_at=0, tensorboard=tmp_path / "board") as lines:
+    with MetricsFile(path, resumed_at=0, board="held_out") as lines:
         lines.write({"step": 10, "loss": 2.5, "tokens_per_second": None})
         lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
-    board = EventAccumulator(str(tmp_path / "board"))
+    board = EventAccumulator(str(tmp_path / "tensorboard" / "held_out"))
     board.Reload()
     values = {
         name: [
