@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from roformer_tf.files import read_json, remove, temporary_file, temporary_folde
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
+from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -50,9 +51,6 @@ from roformer_tf.training.run_files import (
     read_metrics,
 )
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.finetuning.trainer import InitialState, Trainer
 
 HELD_OUT = "held_out.npy"
 ANEW = "Give another --output to start anew."
@@ -116,7 +114,7 @@ class TrialResult:
         return self.trial.metric.goodness(self.metrics["valid"])
 
 
-def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Example]) -> TrialResult:
+def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> TrialResult:
     """Train, or resume, unless it is finished; then predict validation and test set.
 
     Predictions have the engine and precision of `predict`, whatever those of training; models of
@@ -250,7 +248,7 @@ def keep(trial: Trial, model: PretrainedModel, task: Task) -> None:
         task.decoding.save_files(folder, model.config)
 
 
-def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
+def fit_vectors(trial: Trial, initial: InitialState, task: Task) -> None:
     """Fit the head to the vectors of the frozen encoder; keep the logits of the validation."""
     model = dataclasses.replace(initial, precision="float32").model(task)
     numbers = {id(example): number for number, example in enumerate(trial.train)}
@@ -270,7 +268,7 @@ def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
 
 def fit(
     trial: Trial,
-    trainer: "Trainer",
+    trainer: Trainer,
     task: Task,
     data: TrainingData,
     data_id: str,

@@ -10,7 +10,6 @@ from reprlib import repr as shortened
 from typing import Any
 
 from roformer_tf.readers.lines import damage
-from roformer_tf.readers.spreadsheets import UncomputedFormula
 
 # Around labels: byte order marks and zero-width spaces, left by files that were joined or copied.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
@@ -33,7 +32,6 @@ def find_cell(cells: dict[str, Any], column: str) -> Any:
 def read_text(cells: dict[str, Any], column: str) -> str:
     """The text in a column. Raises BadCellError if there is none."""
     text = find_cell(cells, column)
-    _check_computed(text)
     if text is None or (isinstance(text, str) and not text.strip()):
         raise BadCellError(f"has an empty text in {column!r}")
     return _sound(text, column)
@@ -54,7 +52,6 @@ def read_label(value: Any) -> str:
     """
     if isinstance(value, list | tuple | dict):
         raise BadCellError(f"has the label {shortened(value)}, but the task takes a single one")
-    _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
     return _sound(_stripped(value), "label")
@@ -62,7 +59,6 @@ def read_label(value: Any) -> str:
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     """Several labels, each once and sorted; none in an empty cell."""
-    _check_computed(value)
     labels = listed(value, separator)
     return tuple(sorted({read_label(label) for label in labels if str(label).strip()}))
 
@@ -117,13 +113,6 @@ def to_number(value: Any, as_shown: bool = False) -> float | None:
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) and not isinstance(value, bool) else None
-
-
-def _check_computed(value: Any) -> None:
-    if isinstance(value, UncomputedFormula):
-        raise BadCellError(
-            "has a formula without a stored value: open the file in Excel or WPS, and save it"
-        )
 
 
 def _sound(text: Any, column: str) -> str:

@@ -12,15 +12,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket
-
-if TYPE_CHECKING:
-    from roformer_tf.labelled.examples import Example, LongTexts
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
@@ -65,10 +63,10 @@ class _Row(NamedTuple):
 
 
 def encode_texts(
-    examples: "Sequence[Example]",
-    tokenizer: "RoFormerTokenizer",
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
     max_length: int,
-    long_texts: "LongTexts" = "head",
+    long_texts: LongTexts = "head",
     shared_tokens: bool = False,
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
@@ -90,8 +88,8 @@ def encode_texts(
 
 
 def encode_units(
-    examples: "Sequence[Example]",
-    tokenizer: "RoFormerTokenizer",
+    examples: Sequence[Example],
+    tokenizer: RoFormerTokenizer,
     max_length: int,
     overlapping: bool = False,
 ) -> EncodedTexts:
@@ -116,7 +114,7 @@ def encode_units(
 
 
 def _stacked(
-    encoded: Sequence[tuple[list[_Row], int]], examples: "Sequence[Example]"
+    encoded: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]
 ) -> EncodedTexts:
     """The rows of all examples, from the rows of each and its length before truncation."""
     rows = [row for rows, _ in encoded for row in rows]
@@ -250,7 +248,7 @@ def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
     return best
 
 
-def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int]]:
+def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
     """The chunks of a text, of at most `room` tokens each, that the model reads."""
     if len(ids) <= room:
         return [ids]
@@ -263,7 +261,7 @@ def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int
 
 
 def joined(
-    tokenizer: "RoFormerTokenizer",
+    tokenizer: RoFormerTokenizer,
     first: list[int],
     second: list[int] | None = None,
     max_length: int | None = None,
@@ -284,7 +282,7 @@ def joined(
 
 
 def _unit_rows(
-    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int, overlapping: bool
+    units: list[list[int]], tokenizer: RoFormerTokenizer, room: int, overlapping: bool
 ) -> tuple[list[_Row], int]:
     """Rows of units, from the token ids of each, and the length of all units in one row."""
     ids = [number for unit in units for number in unit]

@@ -7,7 +7,7 @@ of a file is checked before openpyxl reads it.
 import re
 import warnings
 import zipfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -29,7 +29,6 @@ MAX_BYTES = 1 << 29
 # Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
 
-_FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
 
 
@@ -40,10 +39,6 @@ class _Merged(NamedTuple):
     first_row: int
     last_column: int
     last_row: int
-
-
-class UncomputedFormula(str):
-    """An empty cell whose formula has no stored value: programs other than Excel write such."""
 
 
 class Sheet(NamedTuple):
@@ -67,24 +62,18 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     from openpyxl import load_workbook
 
     raw = opened_as_stored(path)
-    reading = {"read_only": True, "keep_links": False}
     with _reading(path):
-        has_formulas = _check(raw, path)
-        book = load_workbook(raw, data_only=True, **reading)
-        # A cell is its value in one workbook, its formula in the other.
-        formulas = load_workbook(raw, **reading) if has_formulas else None
+        _check_size(raw, path)
+        # Of a formula the stored value is read; without one the cell is empty.
+        book = load_workbook(raw, read_only=True, keep_links=False, data_only=True)
     sheets = {each.title: each for each in book.worksheets}
     if not sheets:
         raise InputError(f"{path} has no sheet with cells. Give a file that has one.")
-    for each in (*sheets.values(), *(formulas.worksheets if formulas else ())):
+    for each in sheets.values():
         each.reset_dimensions()  # the stored dimensions may be wrong
 
     def records(name: str, merged: Iterable[_Merged] = ()) -> Iterator[Record]:
-        rows = _rows(sheets[name], path)
-        texts: Iterable[list[str]] = ([_text(cell) for cell in row] for row in rows)
-        if formulas:
-            both = zip(_rows(sheets[name], path), _rows(formulas[name], path), strict=True)
-            texts = (_marked(*pair) for pair in both)
+        texts = ([_text(cell) for cell in row] for row in _rows(sheets[name], path))
         return _records(_filled(texts, merged), path, Budget(raw.seek(0, 2)))
 
     if sheet is None:
@@ -97,32 +86,27 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     return Sheet(sheet * (len(sheets) > 1), records(sheet, merged), len(merged))
 
 
-def _check(raw: BinaryIO, path: str | Path) -> bool:
-    """Whether a file has formulas. Raises InputError if it is too large when unpacked.
+def _check_size(raw: BinaryIO, path: str | Path) -> None:
+    """Raise InputError for a file that is too large when unpacked.
 
     The declared sizes are enough: zipfile reads no byte beyond the size of a member.
     """
     packed = raw.seek(0, 2)
     with zipfile.ZipFile(raw) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
-            raise InputError(
-                f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
-                "more than is read. If you trust it, save it as .csv."
-            )
-        for member in archive.infolist():
-            with archive.open(member) as stream:
-                if any(True for _ in _matches(_FORMULA, stream)):
-                    return True
-    return False
+    if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
+        raise InputError(
+            f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
+            "more than is read. If you trust it, save it as .csv."
+        )
 
 
-def _matches(pattern: re.Pattern[bytes], stream: IO[bytes]) -> Iterator[re.Match[bytes]]:
-    """Find the tags of a pattern in a member of a file, which is read in chunks."""
+def _merged_references(stream: IO[bytes]) -> Iterator[str]:
+    """The merged ranges in the XML of a sheet, such as "A1:B2"; it is read in chunks."""
     tail = b""
     while chunk := stream.read(PIECE):
         seen = tail + chunk
-        yield from pattern.finditer(seen)
+        yield from (match[1].decode() for match in _MERGED.finditer(seen))
         tail = seen[seen.rfind(b"<") :][-PIECE:]  # a tag may be split between two chunks
 
 
@@ -162,8 +146,7 @@ def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:
     reader.read_workbook()
     members = {each.name: link.target for each, link in reader.parser.find_sheets()}
     with reader.archive.open(members[sheet]) as stream:
-        references = [match[1].decode() for match in _matches(_MERGED, stream)]
-    ranges = (_Merged(*range_boundaries(reference)) for reference in references)
+        ranges = [_Merged(*range_boundaries(name)) for name in _merged_references(stream)]
     return sorted(each for each in ranges if each.first_row < each.last_row)
 
 
@@ -189,16 +172,6 @@ def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[li
         yield cells
 
 
-def _marked(values: Sequence[Any], formulas: Sequence[Any]) -> list[str]:
-    """The texts of a row; formulas without a stored value become UncomputedFormula."""
-    return [
-        UncomputedFormula()
-        if formula.data_type == "f" and value.value is None and value.data_type == "n"
-        else _text(value)
-        for value, formula in zip(values, formulas, strict=True)
-    ]
-
-
 def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Iterator[Record]:
     """Rows without the trailing cells that only have formats, which may be very many.
 
@@ -207,7 +180,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
     width = 0
     last = 0
     for number, cells in enumerate(rows, start=1):
-        while len(cells) > width and not _is_filled(cells[-1]):
+        while len(cells) > width and not cells[-1].strip():
             cells.pop()
         if not any(map(str.strip, cells)):
             continue
@@ -220,10 +193,6 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
         yield from (Record(blank, []) for blank in range(last + 1, number))
         yield Record(number, cells + [""] * (width - len(cells)))
         last = number
-
-
-def _is_filled(text: str) -> bool:
-    return bool(text.strip()) or isinstance(text, UncomputedFormula)
 
 
 def _text(cell: Any) -> str:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.losses import (
     balanced_weights,
     balanced_yes_and_no,
@@ -22,14 +24,14 @@ from roformer_tf.tasks.losses import (
 from roformer_tf.tasks.task_settings import Part
 
 if TYPE_CHECKING:
-    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 
 class TrainingObjective(Part):
     """Which model is trained, and by which loss."""
 
+    model_name: ClassVar[str] = "RoFormerForSequenceClassification"
+    """The name of the model in `models.heads`."""
     pooling: ClassVar[str] = "cls"
     """The default pooling: the first token's vector, or the mean."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
@@ -51,9 +53,10 @@ class TrainingObjective(Part):
     def model_class(cls) -> "type[PretrainedModel]":
         """The Keras model that computes the logits, built from a config with `num_labels`."""
         # Imported when called: prediction with an ONNX graph must not load Keras.
-        from roformer_tf.models.heads import RoFormerForSequenceClassification
+        from roformer_tf.models import heads
 
-        return RoFormerForSequenceClassification
+        model: type[PretrainedModel] = getattr(heads, cls.model_name)
+        return model
 
     @classmethod
     def source_class(cls) -> "type[PretrainedModel]":
@@ -63,7 +66,7 @@ class TrainingObjective(Part):
         return cls.model_class() if cls.reads_head else RoFormerEncoder
 
     @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The pooling if the user sets none; `checkpoint` is the one in `source`.
 
         Raises InputError where the source contradicts itself.
@@ -75,19 +78,19 @@ class TrainingObjective(Part):
         return {}
 
     # Not abstract: tasks with separately encoded texts have neither.
-    losses: "ClassVar[Callable[..., Tensor]]"
+    losses: ClassVar[Callable[..., Tensor]]
     """Of targets, logits (B, C) or (B, T, C), a `LossConfig` and class weights: (B,) or (B, T).
 
     Tasks with separately encoded texts have `batch_loss` instead."""
-    divergence: "ClassVar[Callable[..., Tensor]]"
+    divergence: ClassVar[Callable[..., Tensor]]
     """KL(p‖q) + KL(q‖p) of the distributions of two logits, in the shape of `losses`, for
     R-Drop."""
-    soft_losses: "ClassVar[Callable[..., Tensor] | None]" = None
+    soft_losses: ClassVar[Callable[..., Tensor] | None] = None
     """Of a teacher's logits and the model's: the divergence, in the shape of `losses`. None if the
     task has no teacher."""
 
     @classmethod
-    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """Losses for targets as of `Labelling.with_soft_targets`; settings as of `losses`.
 
         Here these are the usual targets, a teacher's logits and the weight of the divergence, along
@@ -108,8 +111,8 @@ class TrainingObjective(Part):
         return 0
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """The loss of all vectors of a batch, if texts are separately encoded: a scalar float32.
 
         targets (B, …), outputs (B, S, H) vectors, weights (B,), and the inputs of the batch. With

@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -37,11 +37,8 @@ from roformer_tf.tasks.tags.schemes import (
     schemes,
     with_entities,
 )
-
-if TYPE_CHECKING:
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.tokenizers.tokenizer_json import Units
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer_json import Units
 
 # Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
 # in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).
@@ -122,7 +119,7 @@ class TaggingLabelling(UnitLabelling):
             return [note + "few enough to be mistakes: all predictions are."]
         return [note + "as in IOB1: predictions need not be either."]
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """Each unit has tokens of its own, and is predicted in one window."""
         return encode_units(examples, tokenizer, self.task.max_length)
 
@@ -149,7 +146,7 @@ class TaggingLabelling(UnitLabelling):
         """(T, C) of each sequence, at the first token of each unit."""
         return unit_targets(encoded, logits)[0]
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """The training set; a conditional random field computes its loss from labels as input."""
         encoded = self.encode(examples, tokenizer)
         labels = self.task.outputs if self.task.crf else 0
@@ -159,16 +156,10 @@ class TaggingLabelling(UnitLabelling):
 class TaggingObjective(SoftmaxObjective):
     """Cross-entropy of each unit, or the likelihood of all by a conditional random field."""
 
+    model_name: ClassVar[str] = "RoFormerForTokenClassification"
     task: "Tagging"
     # Measured on names in the news with our small checkpoint (docs/LOG.md).
     epochs: ClassVar[int] = 6
-
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """A label for every token."""
-        from roformer_tf.models.heads import RoFormerForTokenClassification
-
-        return RoFormerForTokenClassification
 
     def first_weights(self) -> dict[str, np.ndarray]:
         """Weights of a conditional random field: ILLEGAL for what the scheme forbids."""
@@ -297,7 +288,7 @@ class Tagging(Task):
     metrics = part(TaggingMetrics)
 
     @property
-    def units(self) -> "Units":
+    def units(self) -> Units:
         """Characters, or the words of texts whose units white space separates."""
         return "words" if self.spaced_units else "characters"
 

@@ -13,17 +13,15 @@ Axes: B sequences, T tokens, K = 64, C labels, P spans, M candidates.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from roformer_tf.config import POINTER_SIZE
 from roformer_tf.tasks import keras_ops as ops
+from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.losses import FAR, PLAIN, LossConfig
 from roformer_tf.tasks.probabilities import sigmoid
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
 
 # Spans of a lower probability are never predicted: the lowest threshold is 0.05.
 LOWEST = 0.05
@@ -36,7 +34,7 @@ def split(pointers: Any) -> list[Any]:
     return [pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def span_scores(pointers: "Tensor") -> "Tensor":
+def span_scores(pointers: Tensor) -> Tensor:
     """Scores of all spans, in operations of Keras: (B, T, 2K + 2C) → (B, C, T, T) float32."""
     from roformer_tf.layers.rotary import rotate
 
@@ -49,13 +47,13 @@ def span_scores(pointers: "Tensor") -> "Tensor":
 
 
 def span_losses(
-    targets: "Tensor",
-    pointers: "Tensor",
+    targets: Tensor,
+    pointers: Tensor,
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
     *,
     soft: bool = False,
-) -> "Tensor":
+) -> Tensor:
     """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
@@ -79,7 +77,7 @@ def span_losses(
     shape = batch, labels, length, length
     wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 
-    def log_of_sum(scores: "Tensor", factors: "Tensor") -> "Tensor":
+    def log_of_sum(scores: Tensor, factors: Tensor) -> Tensor:
         """log(1 + Σ factors · exp scores): (B, C)."""
         logarithms = ops.log(ops.where(factors > 0, factors, 1.0))
         counted = ops.where(factors > 0, scores + logarithms, -FAR)

@@ -6,7 +6,7 @@ Each character is tokenized separately. Long texts are read in overlapping windo
 import dataclasses
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
+from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.labelling import teacher_weights
 from roformer_tf.tasks.losses import mixed
 from roformer_tf.tasks.multilabel import STEPS
@@ -26,13 +27,9 @@ from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
 from roformer_tf.tasks.tags.schemes import character_spans
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer_json import Units
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.tokenizers.tokenizer_json import Units
 
 ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
 
@@ -74,12 +71,12 @@ class SpansLabelling(UnitLabelling):
         """The labels of all entities."""
         return {span[0] for span in label}
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """Each character has tokens of its own, and may begin a span in every window with it."""
         characters = [example._replace(units=tuple(example.texts[0])) for example in examples]
         return encode_units(characters, tokenizer, self.task.max_length, overlapping=True)
 
-    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+    def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
         """Count the entities that are longer than the overlap of windows and in none of them."""
         encoded = self.encode(examples, tokenizer)
         units = [units[units >= 0] for units in encoded.first_units]
@@ -161,6 +158,7 @@ def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
 class SpansObjective(TrainingObjective):
     """GlobalPointer's multi-label cross-entropy."""
 
+    model_name: ClassVar[str] = "RoFormerForSpanExtraction"
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
     )
@@ -168,17 +166,10 @@ class SpansObjective(TrainingObjective):
     soft_losses = staticmethod(partial(span_losses, soft=True))
 
     @classmethod
-    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
         losses, soft = (cls.soft_losses(targets[:, i], logits) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
-
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """Pointers of every token."""
-        from roformer_tf.models.heads import RoFormerForSpanExtraction
-
-        return RoFormerForSpanExtraction
 
 
 class SpansDecoding(Decoding):
@@ -288,7 +279,7 @@ class Spans(Task):
     metrics = part(SpanMetrics)
 
     @property
-    def units(self) -> "Units":
+    def units(self) -> Units:
         """Characters, whatever the units of the data."""
         return "characters"
 

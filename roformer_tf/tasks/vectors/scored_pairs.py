@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
@@ -32,11 +33,8 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorObjective,
     data_of,
 )
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
@@ -68,7 +66,7 @@ class ScoredLabelling(VectorLabelling):
         """() float32."""
         return np.array(example.label, np.float32)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Pairs in batches; the target of a classifier is the index of the score."""
         encoded = self.encode(examples, tokenizer)
         scores = np.array([self.target(example) for example in examples], np.float32)
@@ -116,8 +114,8 @@ class ScoredObjective(VectorObjective):
         return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
         if self.task.loss != "classifier":
             return super().batch_loss(targets, outputs, weights)
