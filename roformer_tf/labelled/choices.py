@@ -10,10 +10,9 @@ in a row of masks alone is subtracted. Else frequent words would be likely every
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -156,10 +155,6 @@ class ChoiceBatches(TrainingData):
     def tokens_each(self) -> float:
         """Mean number of tokens of all rows of an example."""
         return float(self.encoded.row_lengths.sum() / self.encoded.examples)
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids, candidates and targets."""
-        yield from chain(self.encoded.token_ids, self.encoded.tokens, self.targets)
 
     @cached_property
     def _numbers(self) -> Ints:

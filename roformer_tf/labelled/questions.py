@@ -276,12 +276,6 @@ class QuestionBatches(TrainingData):
         """(questions,) int32."""
         return np.minimum(self.tokens.lengths, self.tokens.max_length)
 
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids and answers."""
-        for question, (ids, _) in zip(self.tokens.questions, self.tokens.contexts, strict=True):
-            yield np.array([*question, -1, *ids])
-        yield from self.answers
-
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A window for each question, padded to a common length."""
         rows, targets = [], []

@@ -55,8 +55,8 @@ class Sheet(NamedTuple):
 def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     """Open a sheet; None is the first one that is visible and not empty.
 
-    All rows have at least as many cells as the first. Raises InputError for a file that is
-    encrypted, damaged or too large when unpacked, for a missing sheet, and without openpyxl.
+    Raises InputError for a file that is encrypted, damaged or too large when unpacked, for a
+    missing sheet, and without openpyxl.
     """
     check_packages(f"{path}", "xlsx", "openpyxl", otherwise="save the file as .csv")
     from openpyxl import load_workbook
@@ -173,25 +173,23 @@ def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[li
 
 
 def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Iterator[Record]:
-    """Rows without the trailing cells that only have formats, which may be very many.
+    """Rows without blank cells at their ends, of which a sheet with formats has very many.
 
     Texts are stored once and referred to by cells, so a small file may contain large rows.
     """
-    width = 0
     last = 0
     for number, cells in enumerate(rows, start=1):
-        while len(cells) > width and not cells[-1].strip():
+        while cells and not cells[-1].strip():
             cells.pop()
-        if not any(map(str.strip, cells)):
+        if not cells:
             continue
         with naming(path):
             size = sum(map(len, cells))
             check_row(number, size)
             budget.take(size)
-        # Blank rows are reported with their numbers; the first filled row defines the width.
-        width = width or len(cells)
+        # Blank rows are reported with their numbers.
         yield from (Record(blank, []) for blank in range(last + 1, number))
-        yield Record(number, cells + [""] * (width - len(cells)))
+        yield Record(number, cells)
         last = number
 
 

@@ -21,13 +21,13 @@ from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
-    likeliest,
     log_odds,
     log_probabilities,
     shortest,
     softmax,
 )
 from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
+from roformer_tf.top_k import top_k
 
 
 class Decoding(Part):
@@ -219,7 +219,7 @@ class LabelDecoding(Decoding):
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""
-        indices = range(len(scores)) if self.listed is None else likeliest(scores, self.listed)
+        indices = range(len(scores)) if self.listed is None else top_k(scores, self.listed)
         return {self.names[i]: shortest(scores[i]) for i in indices}
 
     @property

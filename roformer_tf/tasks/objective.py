@@ -11,6 +11,7 @@ import numpy as np
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.losses import (
+    VectorConfig,
     balanced_weights,
     balanced_yes_and_no,
     mixed,
@@ -47,7 +48,7 @@ class TrainingObjective(Part):
     refused_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
     vector_settings: ClassVar[tuple[str, ...]] = ()
-    """Fields of `finetuning.settings.VectorConfig` that the task supports."""
+    """Fields of `VectorConfig` that the task supports."""
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -120,8 +121,8 @@ class TrainingObjective(Part):
         """
         raise NotImplementedError(f"{type(self).__name__} has a loss for each sequence")
 
-    def with_vector_settings(self, **settings: Any) -> Any:
-        """The task with values of `vector_settings`. Raises InputError if they do not suit it."""
+    def with_vector_settings(self, config: VectorConfig, teacher: str | None) -> Any:
+        """The task with these settings. Raises InputError if they do not suit it."""
         return self.task
 
 

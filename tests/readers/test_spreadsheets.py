@@ -145,7 +145,7 @@ def test_empty_cells_are_read_and_formatted_empty_cells_ignored(tmp_path):
         4: ["", "0"],
         5: [],
         6: [],
-        7: ["乙", ""],
+        7: ["乙"],
     }
 
 

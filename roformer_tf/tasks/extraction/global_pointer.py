@@ -12,7 +12,6 @@ depends on the distance of i and j.
 Axes: B sequences, T tokens, K = 64, C labels, P spans, M candidates.
 """
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -20,8 +19,9 @@ import numpy as np
 from roformer_tf.config import POINTER_SIZE
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.keras_ops import Tensor
-from roformer_tf.tasks.losses import FAR, PLAIN, LossConfig
+from roformer_tf.tasks.losses import FAR
 from roformer_tf.tasks.probabilities import sigmoid
+from roformer_tf.top_k import top_k
 
 # Spans of a lower probability are never predicted: the lowest threshold is 0.05.
 LOWEST = 0.05
@@ -46,14 +46,7 @@ def span_scores(pointers: Tensor) -> Tensor:
     return products[:, None] + start[..., None] + end[:, :, None]
 
 
-def span_losses(
-    targets: Tensor,
-    pointers: Tensor,
-    config: LossConfig = PLAIN,
-    class_weights: Sequence[Any] | None = None,
-    *,
-    soft: bool = False,
-) -> Tensor:
+def span_losses(targets: Tensor, pointers: Tensor, *settings: Any, soft: bool = False) -> Tensor:
     """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
@@ -106,7 +99,7 @@ def candidates(pointers: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         numbers = np.full(len(first), label)
         spans.append(np.stack([first, last, numbers, sigmoid(scores[first, last])], axis=-1))
     likely = np.concatenate(spans).astype(np.float32)
-    return likely[np.argsort(-likely[:, 3], kind="stable")[: max(len(pointers), 32)]]
+    return likely[top_k(likely[:, 3], max(len(pointers), 32))]
 
 
 def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -148,8 +148,7 @@ def _with_spans(example: Example, between: str) -> Example:
 def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
     """The spans (P, …) of characters that are in a window, in its tokens."""
     tokens = np.flatnonzero(first_units >= 0)
-    units = first_units[tokens]  # they follow each other
-    begin, end = (units[0], units[-1]) if len(units) else (0, -1)
+    begin, end = _bounds(first_units)
     inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
     first, last = tokens[inside[:, :2].astype(int).T - begin]
     return np.column_stack([first, last, inside[:, 2:]]).astype(spans.dtype)
@@ -252,7 +251,7 @@ def spans_of_windows(
 
 
 def _bounds(first_units: np.ndarray) -> tuple[int, int]:
-    """First and last unit of a window."""
+    """First and last unit of a window, whose units follow each other."""
     units = first_units[first_units >= 0]
     return (int(units[0]), int(units[-1])) if len(units) else (0, -1)
 

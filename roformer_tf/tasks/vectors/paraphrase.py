@@ -97,9 +97,9 @@ class ParaphraseObjective(RetrievalObjective):
         """The linear pooler, with new weights if the checkpoint has none."""
         return cls.pooling
 
-    def with_vector_settings(self, **settings: Any) -> "Paraphrase":
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with or without a teacher."""
-        return dataclasses.replace(self.task, teacher=settings.get("teacher") is not None)
+        return dataclasses.replace(self.task, teacher=teacher is not None)
 
     def batch_loss(
         self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None

@@ -34,6 +34,7 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     data_of,
 )
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
 # Each score may be a class of a classifier, if there are at most this many.
@@ -86,11 +87,10 @@ class ScoredObjective(VectorObjective):
         """For a classifier, the number of scores."""
         return len(self.task.levels) if self.task.loss == "classifier" else 0
 
-    def with_vector_settings(self, **settings: Any) -> "ScoredPairs":
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with a loss, and lengths to which vectors may be cut."""
         # "auto" is CoSENT, the default of this task.
-        loss = self.task.loss if settings.get("loss", "auto") == "auto" else settings["loss"]
-        dimensions = settings.get("dimensions", ())
+        loss = self.task.loss if config.loss == "auto" else config.loss
         if loss == "softmax":
             raise InputError(
                 "loss is softmax, but the pairs have scores. Give --loss cosent or classifier."
@@ -100,18 +100,17 @@ class ScoredObjective(VectorObjective):
                 f"loss is classifier, but the pairs have more than {MAX_CLASSES} different "
                 "scores, and each would be a class. Give --loss cosent."
             )
-        if loss == "classifier" and dimensions:
+        if loss == "classifier" and config.dimensions:
             raise InputError(
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
                 "Give --loss cosent, or remove --dimensions."
             )
-        if settings.get("hard_negatives"):
+        if config.hard_negatives:
             raise InputError(
                 "hard_negatives are for texts that belong together: pairs with low scores are "
                 "negatives already. Remove --hard-negatives."
             )
-        sizes = tuple(sorted(set(dimensions)))
-        return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
+        return dataclasses.replace(super().with_vector_settings(config, teacher), loss=loss)
 
     def batch_loss(
         self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
@@ -193,7 +192,7 @@ class ScoredMetrics(VectorMetrics):
         # No threshold separates right from wrong here: the difference of ranks takes its place.
         once = np.ones((1, len(gold)))
         distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
-        order = np.argsort(-distance, kind="stable")[:MISTAKES].tolist()
+        order = top_k(distance, MISTAKES).tolist()
         return [
             {"sureness": float(distance[i])} | self.shown(i, examples, predictions) for i in order
         ]

@@ -4,6 +4,7 @@ Each text is encoded separately, and its "logits" are its vector (H,) float32 fr
 `scored_pairs` has pairs with a score; `retrieval` has texts that belong together.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -159,6 +160,10 @@ class VectorObjective(TrainingObjective):
     def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The pooling of its training; without one, a sim model's pooler, or the mean."""
         return embedding_settings(checkpoint, source).pooling
+
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
+        """The task with lengths to which vectors may be cut."""
+        return dataclasses.replace(self.task, dimensions=tuple(sorted(set(config.dimensions))))
 
     def batch_loss(
         self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
