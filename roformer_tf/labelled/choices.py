@@ -57,7 +57,7 @@ def encode_choices(
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 
-    The longer of both loses its last tokens. `shared_tokens`: as of `encode_texts`.
+    The longer of both loses its last tokens. `shared_tokens`: as in `encode_texts`.
     """
     encoded = encode_texts(examples, tokenizer, max_length, shared_tokens=shared_tokens)
     rows = rows_of(encoded)  # one for each candidate
@@ -134,7 +134,7 @@ class ChoiceBatches(TrainingData):
     encoded: EncodedChoices
     targets: Sequence[np.ndarray]
     """For each example (C,) float32: how right each candidate is; their sum is 1. With a teacher
-    (C, 3): as of `tasks.losses.listwise_softmax`."""
+    (C, 3): as in `tasks.losses.listwise_softmax`."""
 
     @property
     def varying(self) -> tuple[str, ...]:

@@ -34,7 +34,7 @@ class EncodedTexts:
     token_ids: list[Ints]
     """For each row (T,) int32."""
     segment_ids: list[Ints]
-    """For each row (T,) int32: 1 for the second text and its [SEP], or as of `joined`."""
+    """For each row (T,) int32: 1 for the second text and its [SEP], or as in `joined`."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -72,7 +72,7 @@ def encode_texts(
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
-    its last tokens. `shared_tokens`: as of `joined`.
+    its last tokens. `shared_tokens`: as in `joined`.
     """
 
     def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:

@@ -33,7 +33,7 @@ class Labelling(Part):
     """Whether each character or word of an example has a label: its files are CoNLL."""
     has_spans: ClassVar[bool] = False
     """Whether an example has entities, which may overlap: its files have a column of them, or
-    units as of `has_units`."""
+    units, as with `has_units`."""
     lists_texts: ClassVar[bool] = False
     """Whether the last column holds a list of texts, of any length."""
     label_optional: ClassVar[bool] = False
@@ -175,7 +175,7 @@ class Labelling(Part):
         )
 
     def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
-        """Spans of the labels that cannot be predicted, as of `encoding.in_no_window`."""
+        """Spans of the labels that cannot be predicted, as in `encoding.in_no_window`."""
         return {}
 
     @abstractmethod
@@ -196,9 +196,9 @@ class Labelling(Part):
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
-        """The data with targets as of `TrainingObjective.taught_losses`.
+        """The data with targets as in `TrainingObjective.taught_losses`.
 
-        logits: a teacher's of each example, as of `Decoding.soft_targets`. The first `labelled`
+        logits: a teacher's of each example, as in `Decoding.soft_targets`. The first `labelled`
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
         if self.task.compares:  # targets are of examples, (C,) of their candidates

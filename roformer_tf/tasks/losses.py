@@ -137,7 +137,7 @@ def span_losses(targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
     """Cross-entropy of the first and the last token of a span, mean of both: (B,).
 
     logits (B, T, 2), targets (B, T, 2) int: 2 for right tokens, 1 for other possible ones, 0 for
-    the rest. The probability of several right tokens is their sum. The settings, as of
+    the rest. The probability of several right tokens is their sum. The settings, as in
     `softmax_losses`, are for labels: they do not count.
     """
     possible = ops.where(targets > 0, logits, FAR_BELOW)
@@ -148,7 +148,7 @@ def span_losses(targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
 
 
 def squared_errors(targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
-    """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as of `span_losses`."""
+    """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as in `span_losses`."""
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
 
 

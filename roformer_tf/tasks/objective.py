@@ -92,7 +92,7 @@ class TrainingObjective(Part):
 
     @classmethod
     def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
-        """Losses for targets as of `Labelling.with_soft_targets`; settings as of `losses`.
+        """Losses for targets as in `Labelling.with_soft_targets`; settings as in `losses`.
 
         Here these are the usual targets, a teacher's logits and the weight of the divergence, along
         the last axis.

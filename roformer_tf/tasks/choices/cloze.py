@@ -136,7 +136,7 @@ class LabelWordsLabelling(ClassificationLabelling):
     fixed_long_texts: ClassVar[str] = ClozeLabelling.fixed_long_texts
 
     def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedChoices:
-        """As of `ClozeLabelling`. Raises InputError for labels that are the same tokens."""
+        """As in `ClozeLabelling`. Raises InputError for labels that are the same tokens."""
         labels = self.task.labels
         names = {tuple(tokenizer.ids(label)): label for label in labels}
         if len(names) < len(labels):
@@ -159,7 +159,7 @@ class LabelWordsLabelling(ClassificationLabelling):
 
 
 class LabelWordsObjective(ClozeObjective):
-    """As of a cloze."""
+    """The objective of a cloze."""
 
     losses = staticmethod(softmax_losses)  # by which lexical features are weighted
 

@@ -40,7 +40,7 @@ class EncodedPrompts(EncodedTexts):
 
 
 class PromptedLabelling(SpansLabelling):
-    """Entities of a text, by label. Targets of a row as of `SpansLabelling`, with the label 0."""
+    """Entities of a text, by label. Targets of a row as in `SpansLabelling`, with the label 0."""
 
     task: "PromptedSpans"
 
@@ -92,7 +92,7 @@ class PromptedLabelling(SpansLabelling):
         ]
 
     def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
-        """As of `SpansLabelling`, with the number of the last token before the text."""
+        """As in `SpansLabelling`, with the number of the last token before the text."""
         targets = super().in_rows(encoded, spans)
         for target, segments in zip(targets, encoded.segment_ids, strict=True):
             target[0, 1] = np.argmax(segments) - 1

@@ -246,7 +246,7 @@ class AnswerDecoding(Decoding):
         return predictions
 
     def soft_targets(self, prediction: Prediction) -> np.ndarray:
-        """The logits of the characters, as of `character_logits`."""
+        """The logits of the characters, as in `character_logits`."""
         assert prediction.soft is not None
         return prediction.soft
 

@@ -111,7 +111,7 @@ class SpansLabelling(UnitLabelling):
         return targets
 
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """Targets (rows, 1 + P, 3) int32 as of `in_rows`, and a weight of 1 for each sequence."""
+        """Targets (rows, 1 + P, 3) int32 as in `in_rows`, and a weight of 1 for each sequence."""
         targets = self.in_rows(encoded, [self.target(example) for example in examples])
         return targets, np.ones(len(targets), np.float32)
 
