@@ -1,16 +1,19 @@
 """The search whose results a reranker orders: BM25 or hybrid search among a run's documents."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roformer_tf.finetuning.search import Sets
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.keywords import BM25, hybrid_scores, scores_of
 from roformer_tf.tasks.choices.reranking import Judgment
 from roformer_tf.terminal import say
 from roformer_tf.top_k import top_k
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Sets
 
 # Wrong documents of a query in training, and documents that are ordered in an evaluation.
 NEGATIVES, CANDIDATES = 7, 20
@@ -79,7 +82,7 @@ def text_vectors(examples: Sequence[Example], model: str | None) -> Vectors:
     return dict(zip(texts, embedder.embed(texts), strict=True))
 
 
-def searched(sets: Sets, negatives: int, model: str | None) -> Sets:
+def searched(sets: "Sets", negatives: int, model: str | None) -> "Sets":
     """The sets with documents of a search, as `FirstStage.ordered` has them.
 
     In training they are those of the training set: documents of the others would always be wrong,

@@ -5,17 +5,19 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, write_json
 from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
-from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Task
 from roformer_tf.terminal import say
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Search, Sets
 
 METHOD = "method.json"
 # With more examples of a label, "auto" trains all weights.
@@ -66,7 +68,7 @@ def settle_method(
     return config
 
 
-def with_method(search: Search, split: Callable[[Sets], Sets]) -> Search:
+def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     """The trainings by the method of the settings; for "auto" by the better one.
 
     split: splits validation and test set off, where "auto" chooses "full". Its figures are kept in
@@ -98,7 +100,7 @@ def with_method(search: Search, split: Callable[[Sets], Sets]) -> Search:
     return chosen if known else dataclasses.replace(chosen, prefix="")
 
 
-def _compared(search: Search) -> dict[str, Any]:
+def _compared(search: "Search") -> dict[str, Any]:
     """The better method, and the figures that say so; of equal ones "vectors", which is faster."""
     train = search.sets.train
     if why_no_room(search.initial.architecture, search.task.outputs):
@@ -128,12 +130,12 @@ def _compared(search: Search) -> dict[str, Any]:
     return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}
 
 
-def _of_method(search: Search, name: Any) -> Search:
+def _of_method(search: "Search", name: Any) -> "Search":
     config = dataclasses.replace(search.config, method=name)
     return dataclasses.replace(search, config=config, prefix=f"{name}-")
 
 
-def _cross_validated(search: Search, parts: Folds) -> Any:
+def _cross_validated(search: "Search", parts: Folds) -> Any:
     """Metrics of trainings of all weights, each without a fold, for the examples of that fold.
 
     The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the

@@ -17,7 +17,7 @@ from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import keras_ops as ops
-from roformer_tf.tasks.keras_ops import Tensor
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,

@@ -3,10 +3,7 @@
 Tasks name the losses of their training, but predictions with a graph must not load Keras.
 """
 
-from typing import Any, TypeAlias
-
-# A tensor of the running backend, a Keras tensor or a NumPy array, as `kernels.forms.Tensor`.
-Tensor: TypeAlias = Any
+from typing import Any
 
 
 def __getattr__(name: str) -> Any:

@@ -7,13 +7,15 @@ batch. Vectors are the pooling's output; their lengths count only in `classifier
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
 from roformer_tf.errors import check_number, check_numbers
 from roformer_tf.tasks import keras_ops as ops
-from roformer_tf.tasks.keras_ops import Tensor
+
+# A tensor of the running backend, a Keras tensor or a NumPy array.
+Tensor: TypeAlias = Any
 
 # A logit whose probability is 0.
 FAR_BELOW = -1e30

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.losses import (
+    Tensor,
     VectorConfig,
     balanced_weights,
     balanced_yes_and_no,
@@ -25,6 +24,7 @@ from roformer_tf.tasks.losses import (
 from roformer_tf.tasks.task_settings import Part
 
 if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.models.pretrained import PretrainedModel
 
 
@@ -67,7 +67,7 @@ class TrainingObjective(Part):
         return cls.model_class() if cls.reads_head else RoFormerEncoder
 
     @classmethod
-    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
         """The pooling if the user sets none; `checkpoint` is the one in `source`.
 
         Raises InputError where the source contradicts itself.

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -13,8 +13,10 @@ from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import json_text, write_text
 from roformer_tf.labelled.examples import Example, Label, LongTexts
-from roformer_tf.tasks.tags.schemes import Scheme
-from roformer_tf.tokenizers.tokenizer_json import Units
+
+if TYPE_CHECKING:
+    from roformer_tf.tasks.tags.schemes import Scheme
+    from roformer_tf.tokenizers.tokenizer_json import Units
 
 Examples: TypeAlias = Sequence[Example]
 # The labels in the data.
@@ -96,7 +98,7 @@ class TaskSettings:
     """Between the labels of a multilabel example."""
     spaced_units: bool = False
     """For tagging: whether white space separates a raw text's units; else they are characters."""
-    scheme: Scheme = ""
+    scheme: "Scheme" = ""
     """For tagging: which predicted tags may follow each other; "" for any."""
     crf: bool = False
     """For tagging: whether the model has a conditional random field."""
@@ -132,7 +134,7 @@ class TaskSettings:
         return len(self.labels) or 1
 
     @property
-    def units(self) -> Units | None:
+    def units(self) -> "Units | None":
         """What is tokenized one by one, if anything is, for the tokenizer's files."""
         return None
 

@@ -31,8 +31,7 @@ from roformer_tf.tasks.classification import (
     ClassificationMetrics,
 )
 from roformer_tf.tasks.decoding import LabelDecoding
-from roformer_tf.tasks.keras_ops import Tensor
-from roformer_tf.tasks.losses import mean_log_probabilities, softmax_losses
+from roformer_tf.tasks.losses import Tensor, mean_log_probabilities, softmax_losses
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 

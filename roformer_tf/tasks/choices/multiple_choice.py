@@ -26,9 +26,8 @@ from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
-from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
+from roformer_tf.tasks.losses import Tensor, listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest, softmax

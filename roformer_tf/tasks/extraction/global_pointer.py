@@ -18,8 +18,7 @@ import numpy as np
 
 from roformer_tf.config import POINTER_SIZE
 from roformer_tf.tasks import keras_ops as ops
-from roformer_tf.tasks.keras_ops import Tensor
-from roformer_tf.tasks.losses import FAR
+from roformer_tf.tasks.losses import FAR, Tensor
 from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.top_k import top_k
 

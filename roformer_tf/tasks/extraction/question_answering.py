@@ -36,9 +36,8 @@ from roformer_tf.tasks.extraction.answer_scoring import (
     kind_of_answers,
     text_of,
 )
-from roformer_tf.tasks.keras_ops import Tensor
 from roformer_tf.tasks.labelling import Labelling, teacher_weights
-from roformer_tf.tasks.losses import FAR_BELOW, mixed, softmax_distillation, span_losses
+from roformer_tf.tasks.losses import FAR_BELOW, Tensor, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

@@ -16,7 +16,7 @@ from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, part
-from roformer_tf.tasks.keras_ops import Tensor
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.vectors.retrieval import (
     Retrieval,
     RetrievalDecoding,

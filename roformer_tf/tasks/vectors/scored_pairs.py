@@ -18,7 +18,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
-from roformer_tf.tasks.keras_ops import Tensor
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
