@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roformer_tf import adaptation
 from roformer_tf.checkpoints.registry import MINI
@@ -14,12 +14,10 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.flags import from_keywords, in_python_names
 from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.predictor import Predictor, load
+from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.readers.memory import json_lines
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.run_files import MODEL, REPORT
-
-if TYPE_CHECKING:
-    from roformer_tf.models.pretrained import PretrainedModel
 
 
 @dataclass(frozen=True)

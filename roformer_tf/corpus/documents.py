@@ -251,9 +251,8 @@ def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_
     # Blank rows above the header, and between records, are skipped.
     columns: list[str] = []
     column = 0
-    for number, cells, problem in quoted_records(
-        (line.rstrip("\r\n") + "\n" for line in lines), "excel"
-    ):
+    whole_lines = (line.rstrip("\r\n") + "\n" for line in lines)
+    for number, cells, problem in quoted_records(whole_lines):
         if problem or not cells:
             yield number, "", problem
         elif not columns:

@@ -307,11 +307,7 @@ def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, S
     shown = ", ".join(f"{label} → {name}" for label, name in zip(task.labels, names, strict=True))
     say("names of the labels: {names}", names=shown)
     task = dataclasses.replace(task, labels=tuple(names), label_values=task.labels)
-    named = task.labelling.named
-    parts = [(named(train), named(valid)) for train, valid in sets.folds]
-    return task, dataclasses.replace(
-        sets, train=named(sets.train), valid=named(sets.valid), test=named(sets.test), folds=parts
-    )
+    return task, sets.mapped(task.labelling.named, task.labelling.named)
 
 
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
@@ -321,11 +317,9 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     that the task has no use for.
     """
     shared = config.shared_tokens
-    task = layout.task.from_examples(
+    task = layout.task_of(
         sets.train,
-        text_columns=layout.text_columns,
-        label_column=layout.label_column,
-        label_separator=config.columns.label_separator,
+        config.columns,
         long_texts=config.long_texts,
         max_length=UNLIMITED,
         crf=config.crf,
@@ -333,10 +327,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         **({} if shared == "auto" else {"shared_tokens": shared == "yes"}),
         **({"pattern": config.pattern} if config.pattern else {}),
     )
-    # Micro-batches are part of the training step, not of the task.
-    names = [name for name in task.objective.vector_settings if name != "micro_batches"]
-    settings = {name: getattr(config.vectors, name) for name in names}
-    task = task.objective.with_vector_settings(**settings, teacher=config.loss.teacher)
+    task = task.objective.with_vector_settings(config.vectors, config.loss.teacher)
     if config.long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
         raise InputError(
             f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Remove --long-texts."

@@ -74,14 +74,8 @@ class LabelledDataset:
         columns = columns or ColumnsConfig()
         layout = find_layout(path, columns, task, TASKS)
         examples = read_examples(path, layout, columns)
-        settings: dict[str, Any] = {
-            "text_columns": layout.text_columns,
-            "label_column": layout.label_column,
-            "label_separator": columns.label_separator,
-            "max_length": max_length,
-            "long_texts": long_texts,
-        }
-        return cls(examples, layout.task.from_examples(examples, **settings))
+        learned = layout.task_of(examples, columns, max_length=max_length, long_texts=long_texts)
+        return cls(examples, learned)
 
     def __len__(self) -> int:
         """The number of examples."""

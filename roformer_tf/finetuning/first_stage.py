@@ -1,6 +1,5 @@
 """The search whose results a reranker orders: BM25 or hybrid search among a run's documents."""
 
-import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -96,10 +95,4 @@ def searched(sets: "Sets", negatives: int, model: str | None) -> "Sets":
     def for_training(some: Sequence[Example]) -> list[Example]:
         return FirstStage(some, vectors).ordered(some, negatives)
 
-    return dataclasses.replace(
-        sets,
-        train=for_training(sets.train),
-        valid=of_all_sets.ordered(sets.valid),
-        test=of_all_sets.ordered(sets.test),
-        folds=[(for_training(a), of_all_sets.ordered(b)) for a, b in sets.folds],
-    )
+    return sets.mapped(for_training, of_all_sets.ordered)

@@ -13,11 +13,11 @@ from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validatio
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
+from roformer_tf.tasks.base import Task
 from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search, Sets
-    from roformer_tf.tasks.base import Task
 
 METHOD = "method.json"
 # With more examples of a label, "auto" trains all weights.
@@ -38,7 +38,7 @@ def is_open(config: FinetuneConfig) -> bool:
 
 
 def settle_method(
-    config: FinetuneConfig, task: "type[Task]", examples: Sequence[Example]
+    config: FinetuneConfig, task: type[Task], examples: Sequence[Example]
 ) -> FinetuneConfig:
     """Replace "auto" by "full" where there is no choice for these training examples.
 

@@ -1,11 +1,11 @@
 """The trainings of a fine-tuning run: one, or those that seeds, folds and a sweep ask for."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from roformer_tf.translation import Message
 # Factors on the learning rate in a sweep.
 SWEEP = (0.5, 1.0, 2.0, 4.0)
 
+Change: TypeAlias = Callable[[Sequence[Example]], list[Example]]
+
 
 @dataclass(frozen=True)
 class Sets:
@@ -39,6 +41,16 @@ class Sets:
     folds: list[tuple[list[Example], list[Example]]]
     # With a teacher: examples without a label of the data.
     unlabelled: list[Example] = field(default_factory=list)
+
+    def mapped(self, training: Change, evaluated: Change) -> "Sets":
+        """The sets with changed examples: those of trainings, and those of evaluations."""
+        return dataclasses.replace(
+            self,
+            train=training(self.train),
+            valid=evaluated(self.valid),
+            test=evaluated(self.test),
+            folds=[(training(train), evaluated(valid)) for train, valid in self.folds],
+        )
 
 
 @dataclass(frozen=True)

@@ -5,41 +5,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from roformer_tf.checkpoints.registry import MINI
-from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
+from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.tasks.lexical import Wanted
-from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tasks.losses import LossConfig, VectorConfig
 from roformer_tf.tasks.table import TaskName
 from roformer_tf.training.settings import FinetuneOptimizerConfig, Precision
 from roformer_tf.translation import AskedLanguage
-
-
-@dataclass(frozen=True)
-class VectorConfig:
-    """Training of sentence vectors, for the tasks that have them."""
-
-    loss: Literal["auto", "softmax", "cosent", "classifier"] = "auto"
-    """For vectors: "softmax" over the cosines of a batch, times 20, if texts match each other;
-    "cosent" if pairs have scores; "classifier" for RoFormer-Sim's supervised form, which predicts
-    the score from [a, b, |a - b|]. Default: softmax or cosent, depending on the data."""
-    hard_negatives: int = 0
-    """For vectors: additional negatives for each example, besides the texts of its batch: those
-    with the most similar vectors that do not match it. For reranking: wrong documents for each
-    query, the first ones of the search; 0 means 7."""
-    dimensions: tuple[int, ...] = ()
-    """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
-    always trained, too."""
-    micro_batches: int = 1
-    """For vectors: parts in which a batch is encoded, one after the other and twice, for batches
-    that do not fit into memory. The gradient is that of the whole batch."""
-
-    def __post_init__(self) -> None:
-        check_numbers(self, "hard_negatives", at_least=0)
-        check_numbers(self, "micro_batches", at_least=1)
-        for size in self.dimensions:
-            check_number("a number of --dimensions", size, at_least=1)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,10 +11,9 @@ import dataclasses
 import hashlib
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,7 +22,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, remove, temporary_file, temporary_folder, write_json
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import with_hard_negatives
-from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -33,9 +33,11 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
+from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
@@ -50,9 +52,6 @@ from roformer_tf.training.run_files import (
     read_metrics,
 )
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.finetuning.trainer import InitialState, Trainer
 
 HELD_OUT = "held_out.npy"
 ANEW = "Give another --output to start anew."
@@ -116,7 +115,7 @@ class TrialResult:
         return self.trial.metric.goodness(self.metrics["valid"])
 
 
-def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Example]) -> TrialResult:
+def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> TrialResult:
     """Train, or resume, unless it is finished; then predict validation and test set.
 
     Predictions have the engine and precision of `predict`, whatever those of training; models of
@@ -125,20 +124,14 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     initial = trainer.initial
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.labelling.encode(x, initial.tokenizer) for name, x in sets.items()}
-    examples = [*trial.train, *trial.unlabelled]
-    data = task.labelling.training_data(examples, initial.tokenizer)
-    # The validation examples have chosen the best weights so far, so they belong to a training.
-    valid = [*encoded["valid"].token_ids, *map(task.labelling.target, trial.valid)]
-    data_id = fingerprint([*data.fingerprinted(), *valid])
-    if trial.soft_targets:
-        data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
+    data_id = fingerprint(trial, task, initial.tokenizer)
     path = trial.folder / RESULT
     if not path.exists():
         began = time.perf_counter()
         if trial.folds:
             fit_vectors(trial, initial, task)
         else:
-            fit(trial, trainer, task, data, data_id, encoded["valid"])
+            fit(trial, trainer, task, data_id, encoded["valid"])
         write_json(path, {"seconds": time.perf_counter() - began, "data": data_id})
     finished = read_json(path, ANEW)
     if finished["data"] != data_id:
@@ -250,7 +243,7 @@ def keep(trial: Trial, model: PretrainedModel, task: Task) -> None:
         task.decoding.save_files(folder, model.config)
 
 
-def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
+def fit_vectors(trial: Trial, initial: InitialState, task: Task) -> None:
     """Fit the head to the vectors of the frozen encoder; keep the logits of the validation."""
     model = dataclasses.replace(initial, precision="float32").model(task)
     numbers = {id(example): number for number, example in enumerate(trial.train)}
@@ -268,16 +261,13 @@ def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
         (trial.folder / name).write_text("")
 
 
-def fit(
-    trial: Trial,
-    trainer: "Trainer",
-    task: Task,
-    data: TrainingData,
-    data_id: str,
-    valid: EncodedTexts,
-) -> None:
+def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: EncodedTexts) -> None:
     """Train from the last checkpoint to the end, and keep the best weights so far."""
     config, folder = trial.config, trial.folder
+    examples = [*trial.train, *trial.unlabelled]
+    data = task.labelling.training_data(examples, trainer.initial.tokenizer)
+    if trial.soft_targets:
+        data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
     epoch_steps = data.steps_per_epoch(config.batch_size)
     steps = int(config.epochs) * epoch_steps
     model, trained = trainer.begin(trial.seed, config.optimizer, steps)
@@ -352,10 +342,14 @@ def labels_of(examples: Sequence[Example]) -> list[Label]:
     return [example.label for example in examples if example.label is not None]  # all have one
 
 
-def fingerprint(arrays: Iterable[np.ndarray]) -> str:
-    """A hash of training or validation data, by which a resumed training recognizes it."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        # A separator: otherwise [1, 2], [3] and [1], [2, 3] would have one hash.
-        digest.update(np.ascontiguousarray(array).tobytes() + b"|")
+def fingerprint(trial: Trial, task: Task, tokenizer: RoFormerTokenizer) -> str:
+    """A hash of the data of a training, by which a resumed one recognizes it."""
+    digest = hashlib.sha256(tokenizer.vocabulary_text().encode())
+    # The validation examples have chosen the best weights so far, so they belong to a training.
+    for examples in (trial.train, trial.unlabelled, trial.valid):
+        for example in examples:
+            target = task.labelling.target(example).tolist()
+            content = repr((example.texts, example.units, target))
+            digest.update(content.encode(errors="backslashreplace"))
+        digest.update(b"|")
     return digest.hexdigest()

@@ -51,10 +51,6 @@ class TrainingData:
         """Mean number of tokens of an item in training."""
         return float(np.mean(self.lengths))
 
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """All arrays that distinguish one training set from another."""
-        raise NotImplementedError
-
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """The batch of these items, filled up to `batch_size` with padding."""
         raise NotImplementedError
@@ -136,11 +132,6 @@ class RowBatches(TrainingData):
     def lengths(self) -> Ints:
         """(rows,) int32."""
         return self.encoded.row_lengths
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids and targets."""
-        yield from self.encoded.token_ids
-        yield from self.targets
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Pad sequences to a common length, which is a `bucket`, and to `batch_size`."""

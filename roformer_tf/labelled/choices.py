@@ -10,10 +10,9 @@ in a row of masks alone is subtracted. Else frequent words would be likely every
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,11 +25,11 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, rows_of
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 
 if TYPE_CHECKING:
-    from roformer_tf.labelled.examples import Example
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # A gap in a text: #idiom#, as in CHID; [MASK]; or at least three underscores.
@@ -53,14 +52,14 @@ class EncodedChoices(EncodedTexts):
 
 
 def encode_choices(
-    examples: "Sequence[Example]",
+    examples: Sequence[Example],
     tokenizer: "RoFormerTokenizer",
     max_length: int,
     shared_tokens: bool = False,
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 
-    The longer of both loses its last tokens. `shared_tokens`: as of `encode_texts`.
+    The longer of both loses its last tokens. `shared_tokens`: as in `encode_texts`.
     """
     encoded = encode_texts(examples, tokenizer, max_length, shared_tokens=shared_tokens)
     rows = rows_of(encoded)  # one for each candidate
@@ -73,7 +72,7 @@ def encode_choices(
 
 
 def encode_cloze(
-    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+    examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
 ) -> EncodedChoices:
     """Rows of at most `max_length` tokens, with masks in the first gap of the text.
 
@@ -137,7 +136,7 @@ class ChoiceBatches(TrainingData):
     encoded: EncodedChoices
     targets: Sequence[np.ndarray]
     """For each example (C,) float32: how right each candidate is; their sum is 1. With a teacher
-    (C, 3): as of `tasks.losses.listwise_softmax`."""
+    (C, 3): as in `tasks.losses.listwise_softmax`."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -158,10 +157,6 @@ class ChoiceBatches(TrainingData):
     def tokens_each(self) -> float:
         """Mean number of tokens of all rows of an example."""
         return float(self.encoded.row_lengths.sum() / self.encoded.examples)
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids, candidates and targets."""
-        yield from chain(self.encoded.token_ids, self.encoded.tokens, self.targets)
 
     @cached_property
     def _numbers(self) -> Ints:

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
+from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket
 
 if TYPE_CHECKING:
-    from roformer_tf.labelled.examples import Example, LongTexts
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # An array for each row; one array where all have the same shape.
@@ -36,7 +36,7 @@ class EncodedTexts:
     token_ids: list[Ints]
     """For each row (T,) int32."""
     segment_ids: list[Ints]
-    """For each row (T,) int32: 1 for the second text and its [SEP], or as of `joined`."""
+    """For each row (T,) int32: 1 for the second text and its [SEP], or as in `joined`."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -65,16 +65,16 @@ class _Row(NamedTuple):
 
 
 def encode_texts(
-    examples: "Sequence[Example]",
+    examples: Sequence[Example],
     tokenizer: "RoFormerTokenizer",
     max_length: int,
-    long_texts: "LongTexts" = "head",
+    long_texts: LongTexts = "head",
     shared_tokens: bool = False,
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
-    its last tokens. `shared_tokens`: as of `joined`.
+    its last tokens. `shared_tokens`: as in `joined`.
     """
 
     def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
@@ -90,7 +90,7 @@ def encode_texts(
 
 
 def encode_units(
-    examples: "Sequence[Example]",
+    examples: Sequence[Example],
     tokenizer: "RoFormerTokenizer",
     max_length: int,
     overlapping: bool = False,
@@ -116,7 +116,7 @@ def encode_units(
 
 
 def _stacked(
-    encoded: Sequence[tuple[list[_Row], int]], examples: "Sequence[Example]"
+    encoded: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]
 ) -> EncodedTexts:
     """The rows of all examples, from the rows of each and its length before truncation."""
     rows = [row for rows, _ in encoded for row in rows]
@@ -250,7 +250,7 @@ def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
     return best
 
 
-def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int]]:
+def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
     """The chunks of a text, of at most `room` tokens each, that the model reads."""
     if len(ids) <= room:
         return [ids]

@@ -7,7 +7,7 @@ The model generates the second text; in half of the sequences, words of the firs
 two texts of a group are drawn anew in every epoch.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations
@@ -96,11 +96,6 @@ class ParaphraseBatches(TrainingData):
     def tokens_each(self) -> float:
         """Tokens of a group's two rows."""
         return float(2 * self.lengths.mean())
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Every text, and the sizes of the groups."""
-        yield from (text.ids for text in self.texts)
-        yield np.array([len(group) for group in self.groups])
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Two texts of each group, in both orders."""

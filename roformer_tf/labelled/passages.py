@@ -8,7 +8,7 @@ text's index.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
@@ -130,10 +130,6 @@ class Passages(TrainingData):
     def tokens_each(self) -> float:
         """Mean number of tokens of a text in training, roughly: a passage, and half of it."""
         return float(1.5 * np.minimum(self.lengths, self.max_length).mean())
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Every text's token ids."""
-        return (text.ids for text in self.texts)
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A view of each text. A passage is ignored if its whole text contains the query."""

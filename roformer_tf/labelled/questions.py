@@ -119,7 +119,7 @@ class TokenizedQuestions:
     tokenizer: RoFormerTokenizer
     max_length: int
     shared_tokens: bool
-    """As of `joined`."""
+    """As in `joined`."""
 
     @classmethod
     def of(
@@ -257,7 +257,7 @@ def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
 
-    A batch is as of `RowBatches`, with targets (B, T, 2) int8 as of `answer_targets`. A context
+    A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `answer_targets`. A context
     that is too long for a row is read in a window that holds the answer, or, with the probability
     `ELSEWHERE`, in any: the model also has to see where there is no answer.
     """
@@ -266,7 +266,7 @@ class QuestionBatches(TrainingData):
     answers: Sequence[np.ndarray]
     """For each question (answers, 2) int32, characters."""
     soft: Sequence[np.ndarray] = ()
-    """With a teacher: for each question (characters, 2) float32 as of `character_logits`."""
+    """With a teacher: for each question (characters, 2) float32 as in `character_logits`."""
     shares: Sequence[float] | np.ndarray = ()
     """With a teacher: its weight for each question. Targets are then (B, T, 5) float32: the usual
     ones, its logits and the weight."""
@@ -275,12 +275,6 @@ class QuestionBatches(TrainingData):
     def lengths(self) -> Ints:
         """(questions,) int32."""
         return np.minimum(self.tokens.lengths, self.tokens.max_length)
-
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids and answers."""
-        for question, (ids, _) in zip(self.tokens.questions, self.tokens.contexts, strict=True):
-            yield np.array([*question, -1, *ids])
-        yield from self.answers
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A window for each question, padded to a common length."""

@@ -53,6 +53,16 @@ class Layout(NamedTuple):
     report: str
     """For the user: what was chosen, and how."""
 
+    def task_of(self, training: Sequence[Example], columns: ColumnsConfig, **settings: Any) -> Any:
+        """The task that training examples define, with these columns."""
+        return self.task.from_examples(
+            training,
+            text_columns=self.text_columns,
+            label_column=self.label_column,
+            label_separator=columns.label_separator,
+            **settings,
+        )
+
 
 # Layouts of labelled files
 

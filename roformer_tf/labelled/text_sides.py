@@ -246,14 +246,6 @@ class SideBatches(TrainingData):
         negatives = 0 if self.negatives is None else self.negatives.shape[1]
         return float(sides.sum() + negatives * sides.mean())
 
-    def fingerprinted(self) -> Iterable[np.ndarray]:
-        """Token ids, targets and negatives."""
-        yield from self.encoded.token_ids
-        if self.targets is not None:
-            yield self.targets
-        if self.negatives is not None:
-            yield self.negatives
-
     def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
         """Batches of examples of similar length; if `shared`, with the same second texts."""
         if not self.shared:

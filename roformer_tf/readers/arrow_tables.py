@@ -100,7 +100,7 @@ def class_names(schema: Any) -> dict[str, Any]:
 
 
 def _records(batches: Iterable[Any], budget: Budget, names: dict[str, Any]) -> Iterator[Record]:
-    """The rows of batches. `names`: as of `class_names`."""
+    """The rows of batches. `names`: as in `class_names`."""
     number = 0
     for batch in batches:
         for start in range(0, len(batch), _ROWS_DECODED):

@@ -76,20 +76,16 @@ def object_record(number: int, value: Any) -> Record:
     return Record(number, value) if isinstance(value, dict) else Record(number, {}, NO_OBJECT)
 
 
-def quoted_records(
-    lines: Iterable[str], dialect: str, delimiter: str | None = None
-) -> Iterator[Record]:
+def quoted_records(lines: Iterable[str], delimiter: str = ",") -> Iterator[Record]:
     """Read records that may span lines, by the strict rules of the csv module.
 
-    Lines include their ends; dialect: "excel" or "excel-tab"; delimiter: replaces the dialect's.
-    A record that breaks the rules loses only its first line: reading continues with the second, so
-    a quote that is never closed does not swallow the lines after it.
+    Lines include their ends. A record that breaks the rules loses only its first line: reading
+    continues with the second, so a quote that is never closed does not swallow the lines after it.
     """
     # A limit of the process. A longer cell means that a quote is never closed.
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     source = _ReturnedLines(lines)
-    settings: dict[str, Any] = {"strict": True} | ({"delimiter": delimiter} if delimiter else {})
-    reader = csv.reader(source, dialect, **settings)
+    reader = csv.reader(source, delimiter=delimiter, strict=True)
     number = 1
     while True:
         source.taken.clear()
@@ -103,7 +99,9 @@ def quoted_records(
             # A NUL of UTF-16, for which Python 3.10 raises in any case, is the cause.
             yield Record(number, [], damage("".join(source.taken)) or problem)
             source.give_back()
-            reader = csv.reader(source, dialect, **settings)  # the old one may be exhausted
+            reader = csv.reader(
+                source, delimiter=delimiter, strict=True
+            )  # the old one may be exhausted
         number += len(source.taken)
 
 

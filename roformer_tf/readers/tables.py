@@ -36,13 +36,10 @@ _SEEN_FIRST = 100
 _SENTENCES = 10_000
 # Minimum fraction of rows with the same length, for another delimiter than the usual one.
 _ALIKE = 0.9
-_DELIMITERS = {  # of each kind: the usual one, then others that occur
-    "csv": (",", "\t", ";", "，"),
-    "tsv": ("\t", ",", ";", "，"),
-}
 # Delimiters that also occur in texts: they need a header of known names.
 _IN_TEXTS = (",", "，")
-_CALLED = {
+# All delimiters that occur, and what they are called.
+_DELIMITERS = {
     ",": Message("commas"),
     "\t": Message("tabs"),
     ";": Message("semicolons"),
@@ -110,14 +107,16 @@ def open_table(
             many = "ranges give their values" if merged > 1 else "range gives its value"
             notes.append(f"{merged:,} merged {many} to each row.")
     else:
-        delimiter = _find_delimiter(path, kind, encoding, find_top)
-        if delimiter != _DELIMITERS["csv" if kind == "csv" else "tsv"][0]:
-            notes.append(Message("Its cells are separated by {sign}.", sign=_CALLED[delimiter]))
+        usual = "," if kind == "csv" else "\t"
+        delimiter = _find_delimiter(path, usual, encoding, find_top)
+        if delimiter != usual:
+            sign = _DELIMITERS[delimiter]
+            notes.append(Message("Its cells are separated by {sign}.", sign=sign))
         lines = text_lines(path, encoding)
         if kind == "csv":
-            records = map(_without_guard, quoted_records(lines, "excel", delimiter))
+            records = map(_without_guard, quoted_records(lines, delimiter))
         elif _is_quoted(path, encoding, delimiter):
-            records = quoted_records(lines, "excel-tab", delimiter)
+            records = quoted_records(lines, delimiter)
         else:
             records = tabbed_records(lines, delimiter)
     return _delimited(path, records, find_top, pad=kind == "xlsx")._replace(
@@ -125,16 +124,15 @@ def open_table(
     )
 
 
-def _find_delimiter(path: str | Path, kind: str, encoding: str, find_top: FindTop) -> str:
+def _find_delimiter(path: str | Path, usual: str, encoding: str, find_top: FindTop) -> str:
     """The delimiter of a file: the usual one of its kind unless nearly all rows have another."""
-    usual, *rest = _DELIMITERS["csv" if kind == "csv" else "tsv"]
     lines = list(islice(text_lines(path, encoding), _SEEN_FIRST))
     # A first line with the usual delimiter settles it: the others may occur in its texts.
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
         return usual
-    for delimiter in filter(first.__contains__, rest):
-        records = quoted_records(lines, "excel", delimiter)
+    for delimiter in filter(first.__contains__, _DELIMITERS):
+        records = quoted_records(lines, delimiter)
         rows = [cells for _, cells, _ in records if any(map(str.strip, cells))]
         alike = sum(len(row) == len(rows[0]) for row in rows)
         if not rows or len(rows[0]) < 2 or alike < _ALIKE * len(rows):
@@ -255,7 +253,7 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
         return False
 
     def quoted() -> Iterator[Record]:
-        return quoted_records(text_lines(path, encoding), "excel-tab", delimiter)
+        return quoted_records(text_lines(path, encoding), delimiter)
 
     # First the usual length of a row, then the broken lines and the broken records.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))

@@ -33,7 +33,8 @@ from roformer_tf.serving.schemas import (
 )
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.probabilities import SMALLEST, likeliest, shortest
+from roformer_tf.tasks.probabilities import SMALLEST, shortest
+from roformer_tf.top_k import top_k
 
 # Texts, and the task if it is not that of the model → the examples and their predictions.
 Predict: TypeAlias = Callable[..., Awaitable[list[tuple[Example, Prediction]]]]
@@ -109,7 +110,7 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
                 relevance_score=relevances[index],
                 document={"text": texts[index]} if body.return_documents else None,
             )
-            for index in likeliest(np.array(relevances), body.top_n or len(texts))
+            for index in top_k(np.array(relevances), body.top_n or len(texts)).tolist()
         ]
         return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
 
@@ -122,7 +123,7 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
         relevances = await scores(body.query, body.texts, body.raw_scores)
         return [
             TeiRank(index=i, score=relevances[i], text=body.texts[i] if body.return_text else None)
-            for i in likeliest(np.array(relevances), len(relevances))
+            for i in top_k(np.array(relevances), len(relevances)).tolist()
         ]
 
 

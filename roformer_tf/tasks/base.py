@@ -26,7 +26,7 @@ columns with other names                 `labelled.column_names`
 cells that are lists or dictionaries     `Labelling.read_row`
 long texts, several sequences, offsets   `Labelling.encode`, which may return a subclass of
                                          `EncodedTexts`; `Decoding.read_rows` gets the same object
-another head                             `models.heads` and `TrainingObjective.model_class`; without
+another head                             `models.heads` and `TrainingObjective.model_name`; without
                                          Keras `engines.network` and `Decoding.graph_part`
 figures                                  `metrics` has F1, exact match, accuracy, correlations, …
 

@@ -6,30 +6,28 @@ Axes: C logits.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import keras_ops as ops
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
-    likeliest,
     log_odds,
     log_probabilities,
     shortest,
     softmax,
 )
 from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.kernels.forms import Tensor
+from roformer_tf.top_k import top_k
 
 
 class Decoding(Part):
@@ -126,7 +124,7 @@ class Decoding(Part):
             "label2id": {label: number for number, label in enumerate(names)},
         }
 
-    def described_in(self, config: "RoFormerConfig") -> "RoFormerConfig":
+    def described_in(self, config: RoFormerConfig) -> RoFormerConfig:
         """The config of a model for the task, with all that other programs need."""
         unknown = {**config.unknown, **self.config_values()}
         positions = config.max_position_embeddings
@@ -152,7 +150,7 @@ class Decoding(Part):
         """The second output of an exported graph; None if it is no function of the logits."""
         return OutputKind("probabilities", self.activation) if self.activation else None
 
-    def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
+    def graph_outputs(self, logits: Tensor) -> dict[str, Tensor]:
         """The second output of an exported Keras model, by its name."""
         # The same functions as in `engines`, in operations of Keras.
         meaning = self.graph_meaning()
@@ -162,7 +160,7 @@ class Decoding(Part):
             return {meaning.name: logits * meaning.scale + meaning.offset}
         return {meaning.name: getattr(ops, meaning.function)(logits)}
 
-    def save_files(self, folder: Any, config: "RoFormerConfig") -> None:
+    def save_files(self, folder: Any, config: RoFormerConfig) -> None:
         """Write further files that other programs need."""
 
     # Predictions → cells and JSON
@@ -221,7 +219,7 @@ class LabelDecoding(Decoding):
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""
-        indices = range(len(scores)) if self.listed is None else likeliest(scores, self.listed)
+        indices = range(len(scores)) if self.listed is None else top_k(scores, self.listed)
         return {self.names[i]: shortest(scores[i]) for i in indices}
 
     @property

@@ -16,13 +16,13 @@ from roformer_tf.labelled.cells import find_cell, read_label, read_text, to_numb
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key, text_question
+from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
-    from roformer_tf.readers.records import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
@@ -35,7 +35,7 @@ class Labelling(Part):
     """Whether each character or word of an example has a label: its files are CoNLL."""
     has_spans: ClassVar[bool] = False
     """Whether an example has entities, which may overlap: its files have a column of them, or
-    units as of `has_units`."""
+    units, as with `has_units`."""
     lists_texts: ClassVar[bool] = False
     """Whether the last column holds a list of texts, of any length."""
     label_optional: ClassVar[bool] = False
@@ -68,9 +68,7 @@ class Labelling(Part):
         return ""
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """The example in a row. `texts`, `label`: names of columns; None where no label is read.
 
         Raises BadCellError for a cell that is no text, or no label.
@@ -179,7 +177,7 @@ class Labelling(Part):
         )
 
     def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
-        """Spans of the labels that cannot be predicted, as of `encoding.in_no_window`."""
+        """Spans of the labels that cannot be predicted, as in `encoding.in_no_window`."""
         return {}
 
     @abstractmethod
@@ -200,9 +198,9 @@ class Labelling(Part):
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
-        """The data with targets as of `TrainingObjective.taught_losses`.
+        """The data with targets as in `TrainingObjective.taught_losses`.
 
-        logits: a teacher's of each example, as of `Decoding.soft_targets`. The first `labelled`
+        logits: a teacher's of each example, as in `Decoding.soft_targets`. The first `labelled`
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
         if self.task.compares:  # targets are of examples, (C,) of their candidates

@@ -7,15 +7,15 @@ batch. Vectors are the pooling's output; their lengths count only in `classifier
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
 
-from roformer_tf.errors import check_numbers
+from roformer_tf.errors import check_number, check_numbers
 from roformer_tf.tasks import keras_ops as ops
 
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
+# A tensor of the running backend, a Keras tensor or a NumPy array.
+Tensor: TypeAlias = Any
 
 # A logit whose probability is 0.
 FAR_BELOW = -1e30
@@ -61,12 +61,38 @@ class LossConfig:
 PLAIN = LossConfig()
 
 
+@dataclass(frozen=True)
+class VectorConfig:
+    """Training of sentence vectors, for the tasks that have them."""
+
+    loss: Literal["auto", "softmax", "cosent", "classifier"] = "auto"
+    """For vectors: "softmax" over the cosines of a batch, times 20, if texts match each other;
+    "cosent" if pairs have scores; "classifier" for RoFormer-Sim's supervised form, which predicts
+    the score from [a, b, |a - b|]. Default: softmax or cosent, depending on the data."""
+    hard_negatives: int = 0
+    """For vectors: additional negatives for each example, besides the texts of its batch: those
+    with the most similar vectors that do not match it. For reranking: wrong documents for each
+    query, the first ones of the search; 0 means 7."""
+    dimensions: tuple[int, ...] = ()
+    """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
+    always trained, too."""
+    micro_batches: int = 1
+    """For vectors: parts in which a batch is encoded, one after the other and twice, for batches
+    that do not fit into memory. The gradient is that of the whole batch."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "hard_negatives", at_least=0)
+        check_numbers(self, "micro_batches", at_least=1)
+        for size in self.dimensions:
+            check_number("a number of --dimensions", size, at_least=1)
+
+
 def softmax_losses(
-    labels: "Tensor",
-    logits: "Tensor",
+    labels: Tensor,
+    logits: Tensor,
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
-) -> "Tensor":
+) -> Tensor:
     """Cross-entropy of labels (…) or (…, 1) and logits (…, C): (…).
 
     The focal loss is this times (1 − p)^focal, where p is the label's probability
@@ -88,11 +114,11 @@ def softmax_losses(
 
 
 def sigmoid_losses(
-    targets: "Tensor",
-    logits: "Tensor",
+    targets: Tensor,
+    logits: Tensor,
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
-) -> "Tensor":
+) -> Tensor:
     """Cross-entropy of targets 0 and 1 (…, C) and logits (…, C), mean over the C: (…).
 
     Smoothing moves a target towards ½. `class_weights` (C, 2): weights of each label's 0 and 1.
@@ -109,11 +135,11 @@ def sigmoid_losses(
     return ops.mean(losses, axis=-1)
 
 
-def span_losses(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+def span_losses(targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
     """Cross-entropy of the first and the last token of a span, mean of both: (B,).
 
     logits (B, T, 2), targets (B, T, 2) int: 2 for right tokens, 1 for other possible ones, 0 for
-    the rest. The probability of several right tokens is their sum. The settings, as of
+    the rest. The probability of several right tokens is their sum. The settings, as in
     `softmax_losses`, are for labels: they do not count.
     """
     possible = ops.where(targets > 0, logits, FAR_BELOW)
@@ -123,30 +149,30 @@ def span_losses(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor"
     return ops.mean(losses, axis=-1)
 
 
-def squared_errors(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
-    """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as of `span_losses`."""
+def squared_errors(targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
+    """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as in `span_losses`."""
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
 
 
-def softmax_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
+def softmax_divergence(logits: Tensor, other: Tensor) -> Tensor:
     """KL(p‖q) + KL(q‖p) of the distributions p, q of two logits (…, C): (…)."""
     # Σ (p − q)(log p − log q) = Σ (p − q)(logits − other): normalizers cancel, as Σ (p − q) = 0.
     return ops.sum((ops.softmax(logits) - ops.softmax(other)) * (logits - other), axis=-1)
 
 
-def sigmoid_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
+def sigmoid_divergence(logits: Tensor, other: Tensor) -> Tensor:
     """The same for C independent probabilities; the mean over C, as in their loss."""
     return ops.mean((ops.sigmoid(logits) - ops.sigmoid(other)) * (logits - other), axis=-1)
 
 
-def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
+def number_divergence(logits: Tensor, other: Tensor) -> Tensor:
     """The same for numbers (…, 1), as means of normal distributions."""
     # The squared error is the log-likelihood of a normal distribution of variance ½. The divergence
     # of two of these is 2 · difference².
     return 2 * ops.mean(ops.square(logits - other), axis=-1)
 
 
-def softmax_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
+def softmax_distillation(teacher: Tensor, logits: Tensor) -> Tensor:
     """T² · KL(p‖q) of the distributions p, q of two logits (…, C), each divided by T: (…).
 
     T is `TEMPERATURE`. T² because the gradient of the divergence shrinks by it (Hinton et al.,
@@ -157,7 +183,7 @@ def softmax_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     return TEMPERATURE**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
 
 
-def sigmoid_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
+def sigmoid_distillation(teacher: Tensor, logits: Tensor) -> Tensor:
     """The same for C independent probabilities; the mean over C, as in their loss."""
     p, q = teacher / TEMPERATURE, logits / TEMPERATURE
     # KL = p (log p − log q) + (1 − p) (log (1 − p) − log (1 − q)), and log (1 − σ(x)) = log σ(−x).
@@ -166,7 +192,7 @@ def sigmoid_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     return TEMPERATURE**2 * ops.mean(yes + no, axis=-1)
 
 
-def mixed(losses: "Tensor", soft: "Tensor", share: "Tensor") -> "Tensor":
+def mixed(losses: Tensor, soft: Tensor, share: Tensor) -> Tensor:
     """The mean of the usual losses and the divergence from a teacher, of weight `share`."""
     return (1 - share) * losses + share * soft
 
@@ -188,13 +214,13 @@ def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
     return len(targets) / (2 * np.maximum(counts, 1))
 
 
-def unit(vectors: "Tensor") -> "Tensor":
+def unit(vectors: Tensor) -> Tensor:
     """Vectors of length 1, whose products are cosines; a vector of 0 stays 0."""
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
-def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+def in_batch_softmax(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     """Cross-entropy of the right candidate for each first text, from cosines × 20: a scalar.
 
     vectors (B, S, H): anchors, the text that belongs to each, and negatives. All texts of the batch
@@ -207,14 +233,14 @@ def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") ->
     return _contrastive(targets, scores, weights)
 
 
-def _contrastive(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Tensor":
+def _contrastive(targets: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean cross-entropy of scores (B, C), for targets as in `in_batch_softmax`."""
     right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
     losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
     return _weighted_mean(losses, weights)
 
 
-def listwise_softmax(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Tensor":
+def listwise_softmax(targets: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     """Cross-entropy of distributions over the candidates of each example: a scalar.
 
         −Σ p_c · log softmax(scores)_c      (ListNet's top-one loss, Cao et al., 2007)
@@ -232,7 +258,7 @@ def listwise_softmax(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> 
     return _weighted_mean(losses, weights)
 
 
-def mean_log_probabilities(logits: "Tensor", place: "Tensor", tokens: "Tensor") -> "Tensor":
+def mean_log_probabilities(logits: Tensor, place: Tensor, tokens: Tensor) -> Tensor:
     """Mean log-probability of candidates' tokens in the rows that have masks for them.
 
     logits (D, P, V), place (B, C, R) the rows of each candidate, tokens (B, C, P), 0 beyond its own
@@ -248,12 +274,12 @@ def mean_log_probabilities(logits: "Tensor", place: "Tensor", tokens: "Tensor") 
     return total / ops.maximum(ops.sum(counts, axis=-1), 1.0)
 
 
-def _weighted_mean(losses: "Tensor", weights: "Tensor") -> "Tensor":
+def _weighted_mean(losses: Tensor, weights: Tensor) -> Tensor:
     """Mean of losses; 0 if all weights are, as in a batch of padding."""
     return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
 
 
-def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+def cosent(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     """CoSENT (Su Jianlin, kexue.fm, 8847): a scalar.
 
         log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs with score_i < score_j
@@ -269,19 +295,19 @@ def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
     return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(differences, (-1,))]))
 
 
-def classifier_features(vectors: "Tensor") -> "Tensor":
+def classifier_features(vectors: Tensor) -> Tensor:
     """[a, b, |a − b|] of pairs, not normalised: (B, 2, H) → (B, 3H)."""
     a, b = vectors[:, 0], vectors[:, 1]
     return ops.concatenate([a, b, ops.abs(a - b)], axis=-1)
 
 
-def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
+def classes(targets: Tensor, logits: Tensor, weights: Tensor) -> Tensor:
     """Mean cross-entropy of classes: targets (B,) int32, logits (B, K), weights (B,) → scalar."""
     losses = ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
     return _weighted_mean(losses, weights)
 
 
-def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+def neighbours(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     """Stage 1 of RoFormer-Sim: each vector's partner among all others, cosines × 20: a scalar.
 
     vectors (R, H), of which 2i and 2i + 1 mean the same; targets (R, R) as in `in_batch_softmax`,
@@ -291,7 +317,7 @@ def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tens
     return _contrastive(targets, SCALE * ops.matmul(sides, ops.transpose(sides)), weights)
 
 
-def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
+def distilled(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     """Stage 2 of RoFormer-Sim: 100 · mean((cosines − a teacher's)²) of all pairs: a scalar.
 
     vectors (R, H), targets (R, R) the teacher's cosines, weights (R,).
@@ -301,7 +327,7 @@ def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tenso
     return 100 * _weighted_mean(errors, weights[:, None] * weights[None, :])
 
 
-def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
+def second_texts(losses: Tensor, segment_ids: Tensor) -> Tensor:
     """Mean loss of the tokens of segment 1, each predicted from those before it: a scalar.
 
     losses (R, T): at each position the loss of the next token; segment_ids (R, T), 0 for padding.
@@ -310,12 +336,12 @@ def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
 
 
 def over_cuts(
-    loss: "Callable[[Tensor, Tensor, Tensor], Tensor]",
+    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
     dimensions: Sequence[int],
-    targets: "Tensor",
-    vectors: "Tensor",
-    weights: "Tensor",
-) -> "Tensor":
+    targets: Tensor,
+    vectors: Tensor,
+    weights: Tensor,
+) -> Tensor:
     """Mean of the loss of vectors cut to each of these lengths (Matryoshka, arXiv 2205.13147)."""
     losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
     return sum(losses[1:], losses[0]) / len(losses)

@@ -15,9 +15,10 @@ from roformer_tf.tasks.decoding import LabelDecoding, listed_cells
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import likeliest, shortest, sigmoid
+from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
+from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
 # Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
@@ -110,7 +111,7 @@ class MultilabelDecoding(LabelDecoding):
         if self.listed is not None:
             # A predicted label may be less probable than those listed: thresholds differ.
             kept = {*label, *probabilities}
-            order = likeliest(scores, len(scores))
+            order = top_k(scores, len(scores))
             probabilities = {
                 self.names[i]: shortest(scores[i]) for i in order if self.names[i] in kept
             }

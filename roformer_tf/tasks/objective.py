@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from roformer_tf.tasks.losses import (
+    Tensor,
+    VectorConfig,
     balanced_weights,
     balanced_yes_and_no,
     mixed,
@@ -23,13 +25,14 @@ from roformer_tf.tasks.task_settings import Part
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
 
 
 class TrainingObjective(Part):
     """Which model is trained, and by which loss."""
 
+    model_name: ClassVar[str] = "RoFormerForSequenceClassification"
+    """The name of the model in `models.heads`."""
     pooling: ClassVar[str] = "cls"
     """The default pooling: the first token's vector, or the mean."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
@@ -45,15 +48,16 @@ class TrainingObjective(Part):
     refused_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
     vector_settings: ClassVar[tuple[str, ...]] = ()
-    """Fields of `finetuning.settings.VectorConfig` that the task supports."""
+    """Fields of `VectorConfig` that the task supports."""
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
         """The Keras model that computes the logits, built from a config with `num_labels`."""
         # Imported when called: prediction with an ONNX graph must not load Keras.
-        from roformer_tf.models.heads import RoFormerForSequenceClassification
+        from roformer_tf.models import heads
 
-        return RoFormerForSequenceClassification
+        model: type[PretrainedModel] = getattr(heads, cls.model_name)
+        return model
 
     @classmethod
     def source_class(cls) -> "type[PretrainedModel]":
@@ -75,20 +79,20 @@ class TrainingObjective(Part):
         return {}
 
     # Not abstract: tasks with separately encoded texts have neither.
-    losses: "ClassVar[Callable[..., Tensor]]"
+    losses: ClassVar[Callable[..., Tensor]]
     """Of targets, logits (B, C) or (B, T, C), a `LossConfig` and class weights: (B,) or (B, T).
 
     Tasks with separately encoded texts have `batch_loss` instead."""
-    divergence: "ClassVar[Callable[..., Tensor]]"
+    divergence: ClassVar[Callable[..., Tensor]]
     """KL(p‖q) + KL(q‖p) of the distributions of two logits, in the shape of `losses`, for
     R-Drop."""
-    soft_losses: "ClassVar[Callable[..., Tensor] | None]" = None
+    soft_losses: ClassVar[Callable[..., Tensor] | None] = None
     """Of a teacher's logits and the model's: the divergence, in the shape of `losses`. None if the
     task has no teacher."""
 
     @classmethod
-    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
-        """Losses for targets as of `Labelling.with_soft_targets`; settings as of `losses`.
+    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
+        """Losses for targets as in `Labelling.with_soft_targets`; settings as in `losses`.
 
         Here these are the usual targets, a teacher's logits and the weight of the divergence, along
         the last axis.
@@ -108,8 +112,8 @@ class TrainingObjective(Part):
         return 0
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """The loss of all vectors of a batch, if texts are separately encoded: a scalar float32.
 
         targets (B, …), outputs (B, S, H) vectors, weights (B,), and the inputs of the batch. With
@@ -117,8 +121,8 @@ class TrainingObjective(Part):
         """
         raise NotImplementedError(f"{type(self).__name__} has a loss for each sequence")
 
-    def with_vector_settings(self, **settings: Any) -> Any:
-        """The task with values of `vector_settings`. Raises InputError if they do not suit it."""
+    def with_vector_settings(self, config: VectorConfig, teacher: str | None) -> Any:
+        """The task with these settings. Raises InputError if they do not suit it."""
         return self.task
 
 

@@ -78,11 +78,6 @@ def shortest(number: Any) -> float:
     return float(str(np.float32(number)))
 
 
-def likeliest(scores: np.ndarray, number: int) -> list[int]:
-    """Indices of the highest scores (C,), the highest first; of equal ones the first."""
-    return np.argsort(-scores, kind="stable")[:number].tolist()
-
-
 class LabelIssue(NamedTuple):
     """An example whose label is doubtful."""
 

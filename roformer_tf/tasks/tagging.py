@@ -37,11 +37,10 @@ from roformer_tf.tasks.tags.schemes import (
     schemes,
     with_entities,
 )
+from roformer_tf.tokenizers.tokenizer_json import Units
 
 if TYPE_CHECKING:
-    from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.tokenizers.tokenizer_json import Units
 
 # Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
 # in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).
@@ -159,16 +158,10 @@ class TaggingLabelling(UnitLabelling):
 class TaggingObjective(SoftmaxObjective):
     """Cross-entropy of each unit, or the likelihood of all by a conditional random field."""
 
+    model_name: ClassVar[str] = "RoFormerForTokenClassification"
     task: "Tagging"
     # Measured on names in the news with our small checkpoint (docs/LOG.md).
     epochs: ClassVar[int] = 6
-
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """A label for every token."""
-        from roformer_tf.models.heads import RoFormerForTokenClassification
-
-        return RoFormerForTokenClassification
 
     def first_weights(self) -> dict[str, np.ndarray]:
         """Weights of a conditional random field: ILLEGAL for what the scheme forbids."""
@@ -297,7 +290,7 @@ class Tagging(Task):
     metrics = part(TaggingMetrics)
 
     @property
-    def units(self) -> "Units":
+    def units(self) -> Units:
         """Characters, or the words of texts whose units white space separates."""
         return "words" if self.spaced_units else "characters"
 

@@ -78,10 +78,10 @@ class LinearModel(NamedTuple):
 class TfIdf:
     """TF-IDF of texts: one text has F features; a pair has those of both, products, and overlaps.
 
-    As of scikit-learn's TfidfTransformer(sublinear_tf=True).
+    As in scikit-learn's TfidfTransformer(sublinear_tf=True).
     """
 
-    longest: int  # as of `Setting`
+    longest: int  # as in `Setting`
     ngrams: np.ndarray  # (F,) uint64 ascending: keys of n-grams or words
     idf: np.ndarray  # (F,) float32
 

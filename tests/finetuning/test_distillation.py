@@ -107,6 +107,13 @@ def test_the_loss_is_zero_with_the_model_as_its_own_teacher(name):
     assert loss(task.labelling.with_soft_targets(data, shifted, labelled=0), teacher="it") > 1e-3
 
 
+def test_documents_without_labels_have_the_relevance_that_the_teacher_predicts():
+    task = Reranking()
+    prediction = task.decoding.predict(np.array([0.0, np.log(3)]))  # 1/2 and 3/4
+    example = Example((TEXT, "学", OTHER), prediction.label, "more:1")
+    np.testing.assert_allclose(task.labelling.target(example), [0.4, 0.6], rtol=1e-6)
+
+
 def test_answer_logits_are_converted_between_tokenizers():
     """Token probabilities are sums over characters.
 

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from roformer_tf.finetuning.search import teacher_vectors
-from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.finetuning.trial import complete_data
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
+from roformer_tf.tasks.losses import VectorConfig
 
 GROUPS = [("今天天气", "天气很好"), ("北京", "上海", "公园")]
 

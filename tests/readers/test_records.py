@@ -35,7 +35,7 @@ def test_json_lines_are_objects_or_have_a_problem():
 
 def test_a_quoted_record_has_the_number_of_its_first_line():
     lines = ["a,b\r\n", '"x\n', 'y","z ""q"""\n', '"a"b,c\n', "d,e"]
-    *good, (number, cells, problem), last = quoted_records(lines, "excel")
+    *good, (number, cells, problem), last = quoted_records(lines)
     assert good == [(1, ["a", "b"], ""), (2, ["x\ny", 'z "q"'], "")]
     assert (number, cells) == (4, [])
     assert problem.startswith("breaks the rules of quoting")
@@ -44,21 +44,21 @@ def test_a_quoted_record_has_the_number_of_its_first_line():
 
 def test_an_unclosed_quote_ends_after_the_longest_cell():
     lines = ["x" * (1 << 20) + "\n"] * 40
-    first, *_ = quoted_records(['"', *lines], "excel")
+    first, *_ = quoted_records(['"', *lines])
     assert "field larger than" in first.problem
     assert LONGEST < 40 << 20
 
 
 def test_an_unclosed_quote_affects_only_its_own_line():
     lines = ["a,b\n", '"x,1\n', "c,d\n", '"y\n', 'z",2\n', '"p"q,\n', "e,f\n"]
-    actual = list(quoted_records(lines, "excel"))
+    actual = list(quoted_records(lines))
     assert [(number, cells) for number, cells, _ in actual] == [
         *((1, ["a", "b"]), (2, []), (3, ["c", "d"]), (4, ["y\nz", "2"]), (6, []), (7, ["e", "f"]))
     ]
 
 
 def test_another_delimiter_can_be_given():
-    assert [r.cells for r in quoted_records(['"a;b";c\n'], "excel", ";")] == [["a;b", "c"]]
+    assert [r.cells for r in quoted_records(['"a;b";c\n'], ";")] == [["a;b", "c"]]
     assert [r.cells for r in tabbed_records(["a;b\tc\n"], ";")] == [["a", "b\tc"]]
 
 

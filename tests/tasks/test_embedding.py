@@ -18,6 +18,7 @@ from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
@@ -131,7 +132,7 @@ def test_settings_that_do_not_fit_the_data_are_rejected(data, settings, message)
         "many": ScoredPairs(),
     }
     with pytest.raises(InputError, match=message):
-        kinds[data].objective.with_vector_settings(**settings)
+        kinds[data].objective.with_vector_settings(VectorConfig(**settings), None)
 
 
 def encode(*pairs):

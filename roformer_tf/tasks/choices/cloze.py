@@ -7,10 +7,11 @@ multiple-choice` has candidates for a gap, or pairs where some text has none. Wi
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
@@ -30,13 +31,8 @@ from roformer_tf.tasks.classification import (
     ClassificationMetrics,
 )
 from roformer_tf.tasks.decoding import LabelDecoding
-from roformer_tf.tasks.losses import mean_log_probabilities, softmax_losses
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tasks.losses import Tensor, mean_log_probabilities, softmax_losses
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 class ClozeLabelling(ChoiceLabelling):
@@ -44,7 +40,7 @@ class ClozeLabelling(ChoiceLabelling):
 
     fixed_long_texts: ClassVar[str] = "the ends that are farthest from the gap are cut."
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedChoices:
         """A row for each number of tokens of an example's candidates, and one without the text."""
         return encode_cloze(examples, tokenizer, self.task.max_length)
 
@@ -52,18 +48,12 @@ class ClozeLabelling(ChoiceLabelling):
 class ClozeObjective(ListObjective):
     """A candidate's score is its mean log-probability in the text, less that without a text."""
 
+    model_name: ClassVar[str] = "RoFormerForMaskedLM"
     trains_new_head: ClassVar[bool] = False
     reads_head: ClassVar[bool] = True
 
     @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """A masked language model."""
-        from roformer_tf.models.heads import RoFormerForMaskedLM
-
-        return RoFormerForMaskedLM
-
-    @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """No pooling counts. Raises InputError for a checkpoint without the head."""
         if not checkpoint.is_language_model:
             raise InputError(
@@ -72,7 +62,7 @@ class ClozeObjective(ListObjective):
             )
         return cls.pooling
 
-    def scores(self, outputs: "Tensor", inputs: Any) -> "Tensor":
+    def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits at masks (D, P, V) → scores of candidates (B, C)."""
         means = mean_log_probabilities(outputs, inputs["place"], inputs["tokens"])
         return means[..., 0] - means[..., 1]
@@ -144,8 +134,8 @@ class LabelWordsLabelling(ClassificationLabelling):
     task: "LabelWords"
     fixed_long_texts: ClassVar[str] = ClozeLabelling.fixed_long_texts
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
-        """As of `ClozeLabelling`. Raises InputError for labels that are the same tokens."""
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedChoices:
+        """As in `ClozeLabelling`. Raises InputError for labels that are the same tokens."""
         labels = self.task.labels
         names = {tuple(tokenizer.ids(label)): label for label in labels}
         if len(names) < len(labels):
@@ -160,7 +150,7 @@ class LabelWordsLabelling(ClassificationLabelling):
         rows = [x._replace(texts=(text, *labels)) for x, text in zip(examples, texts, strict=True)]
         return encode_cloze(rows, tokenizer, self.task.max_length)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Batches of whole examples; their targets (C,) are 1 for the label."""
         ones = np.eye(len(self.task.labels), dtype=np.float32)
         targets = [ones[self.target(example)] for example in examples]
@@ -168,7 +158,7 @@ class LabelWordsLabelling(ClassificationLabelling):
 
 
 class LabelWordsObjective(ClozeObjective):
-    """As of a cloze."""
+    """The objective of a cloze."""
 
     losses = staticmethod(softmax_losses)  # by which lexical features are weighted
 

@@ -7,16 +7,18 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, read_texts, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
+from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
@@ -25,20 +27,14 @@ from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
+from roformer_tf.tasks.losses import Tensor, listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.tfidf import overlap
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.labelled.columns import LabelSample
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 # In transformers. The layer is linear: the mean of its outputs is its output for the mean.
@@ -62,7 +58,7 @@ class ListLabelling(Labelling):
     """Well-known names of the columns, normalized by `folded`."""
 
     @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(cls, sample: LabelSample) -> str:
         """Columns with well-known names."""
         if tuple(map(folded, sample.texts)) not in cls.known_columns:
             return ""
@@ -88,12 +84,12 @@ class ListLabelling(Labelling):
         """The text: with other candidates it stays in the same set."""
         return [text_key(example.texts[:1])]
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedChoices:
         """A row for each candidate."""
         task = self.task
         return encode_choices(examples, tokenizer, task.max_length, task.shared_tokens)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Batches of whole examples."""
         targets = [self.target(example) for example in examples]
         return ChoiceBatches(self.encode(examples, tokenizer), targets)
@@ -158,12 +154,12 @@ class ListObjective(TrainingObjective):
     soft_losses = staticmethod(softmax_distillation)
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """`listwise_softmax` of targets (B, C) and the `scores` of the outputs."""
         return listwise_softmax(targets, self.scores(outputs, inputs), weights)
 
-    def scores(self, outputs: "Tensor", inputs: Any) -> "Tensor":
+    def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits of rows (D, 1) → scores of candidates (B, C)."""
         return ops.take(outputs[:, 0], inputs["place"][..., 0])
 
@@ -285,12 +281,7 @@ class Choices(Task):
 class SummaryObjective(ListObjective):
     """The model whose linear layer has an output for each token."""
 
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """A token classifier of one label."""
-        from roformer_tf.models.heads import RoFormerForTokenClassification
-
-        return RoFormerForTokenClassification
+    model_name: ClassVar[str] = "RoFormerForTokenClassification"
 
 
 class SummaryDecoding(ChoiceDecoding):
@@ -316,7 +307,7 @@ class SummaryChoices(Choices):
     """One of `SUMMARIES`."""
 
     @classmethod
-    def of_config(cls, config: "RoFormerConfig", name: str) -> "SummaryChoices":
+    def of_config(cls, config: RoFormerConfig, name: str) -> "SummaryChoices":
         """The task of a model saved by transformers; `name` for messages.
 
         Raises InputError for a summary that is not supported.

@@ -141,13 +141,14 @@ class RerankingObjective(ListObjective):
 
 
 class RerankingDecoding(ChoiceDecoding):
-    """Logits (C,) → relevance from 0 to 1. The label is empty: an order needs the search, too."""
+    """Logits (C,) → relevance from 0 to 1. The label has no order: that needs the search, too."""
 
     activation = "sigmoid"
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """The relevance of each document."""
-        return Prediction((), sigmoid(logits))
+        scores = sigmoid(logits)
+        return Prediction(Judgment(tuple(scores.tolist())), scores)
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with the weight that is best by MRR@10, then nDCG@10; of equal ones the lowest.

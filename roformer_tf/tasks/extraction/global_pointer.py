@@ -12,18 +12,15 @@ depends on the distance of i and j.
 Axes: B sequences, T tokens, K = 64, C labels, P spans, M candidates.
 """
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from roformer_tf.config import POINTER_SIZE
 from roformer_tf.tasks import keras_ops as ops
-from roformer_tf.tasks.losses import FAR, PLAIN, LossConfig
+from roformer_tf.tasks.losses import FAR, Tensor
 from roformer_tf.tasks.probabilities import sigmoid
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
+from roformer_tf.top_k import top_k
 
 # Spans of a lower probability are never predicted: the lowest threshold is 0.05.
 LOWEST = 0.05
@@ -36,7 +33,7 @@ def split(pointers: Any) -> list[Any]:
     return [pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def span_scores(pointers: "Tensor") -> "Tensor":
+def span_scores(pointers: Tensor) -> Tensor:
     """Scores of all spans, in operations of Keras: (B, T, 2K + 2C) → (B, C, T, T) float32."""
     from roformer_tf.layers.rotary import rotate
 
@@ -48,18 +45,11 @@ def span_scores(pointers: "Tensor") -> "Tensor":
     return products[:, None] + start[..., None] + end[:, :, None]
 
 
-def span_losses(
-    targets: "Tensor",
-    pointers: "Tensor",
-    config: LossConfig = PLAIN,
-    class_weights: Sequence[Any] | None = None,
-    *,
-    soft: bool = False,
-) -> "Tensor":
+def span_losses(targets: Tensor, pointers: Tensor, *settings: Any, soft: bool = False) -> Tensor:
     """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
-    (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as of `SpansLabelling.row_targets`;
+    (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as in `SpansLabelling.row_targets`;
     the settings are for other losses. soft: targets (B, 1 + P, 4) float32 have a fourth column, t
     from 0 to 1; the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans
     (kexue.fm, 9064), which is the same for 0 and 1.
@@ -79,7 +69,7 @@ def span_losses(
     shape = batch, labels, length, length
     wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 
-    def log_of_sum(scores: "Tensor", factors: "Tensor") -> "Tensor":
+    def log_of_sum(scores: Tensor, factors: Tensor) -> Tensor:
         """log(1 + Σ factors · exp scores): (B, C)."""
         logarithms = ops.log(ops.where(factors > 0, factors, 1.0))
         counted = ops.where(factors > 0, scores + logarithms, -FAR)
@@ -108,7 +98,7 @@ def candidates(pointers: np.ndarray, tokens: np.ndarray) -> np.ndarray:
         numbers = np.full(len(first), label)
         spans.append(np.stack([first, last, numbers, sigmoid(scores[first, last])], axis=-1))
     likely = np.concatenate(spans).astype(np.float32)
-    return likely[np.argsort(-likely[:, 3], kind="stable")[: max(len(pointers), 32)]]
+    return likely[top_k(likely[:, 3], max(len(pointers), 32))]
 
 
 def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:

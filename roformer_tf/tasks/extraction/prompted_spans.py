@@ -10,7 +10,7 @@ the model can be asked for labels that training did not have.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +25,7 @@ from roformer_tf.tasks.extraction.spans import (
     spans_of_windows,
 )
 from roformer_tf.tokenizers.padding import SPECIALS, Ints
-
-if TYPE_CHECKING:
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Labels that a training text does not have, but is read for: the model learns to find nothing.
 NEGATIVES = 3
@@ -42,16 +40,16 @@ class EncodedPrompts(EncodedTexts):
 
 
 class PromptedLabelling(SpansLabelling):
-    """Entities of a text, by label. Targets of a row as of `SpansLabelling`, with the label 0."""
+    """Entities of a text, by label. Targets of a row as in `SpansLabelling`, with the label 0."""
 
     task: "PromptedSpans"
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedPrompts:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedPrompts:
         """All windows of a text for the first label, then for the second, and so on."""
         return self._encode(examples, [range(len(self.task.labels))] * len(examples), tokenizer)
 
     def _encode(
-        self, examples: Examples, labels: Sequence[Sequence[int]], tokenizer: "RoFormerTokenizer"
+        self, examples: Examples, labels: Sequence[Sequence[int]], tokenizer: RoFormerTokenizer
     ) -> EncodedPrompts:
         """Sequences for some labels of each example, by their indices."""
         length = self.task.max_length
@@ -94,13 +92,13 @@ class PromptedLabelling(SpansLabelling):
         ]
 
     def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
-        """As of `SpansLabelling`, with the number of the last token before the text."""
+        """As in `SpansLabelling`, with the number of the last token before the text."""
         targets = super().in_rows(encoded, spans)
         for target, segments in zip(targets, encoded.segment_ids, strict=True):
             target[0, 1] = np.argmax(segments) - 1
         return targets
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A text for each of its labels, and for at most `NEGATIVES` others, drawn at random."""
         labels = []
         for number, example in enumerate(examples):

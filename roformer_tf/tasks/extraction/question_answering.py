@@ -7,7 +7,7 @@ The span with the highest sum of two logits, those of its first and its last tok
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -37,15 +37,11 @@ from roformer_tf.tasks.extraction.answer_scoring import (
     text_of,
 )
 from roformer_tf.tasks.labelling import Labelling, teacher_weights
-from roformer_tf.tasks.losses import FAR_BELOW, mixed, softmax_distillation, span_losses
+from roformer_tf.tasks.losses import FAR_BELOW, Tensor, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Fraction of the training answers that are at most as long as a predicted one may be.
 ANSWERS_KEPT = 0.99
@@ -151,12 +147,12 @@ class QuestionLabelling(Labelling):
             "unanswerable": any(not example.label for example in training),
         }
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedQuestions:
         """The question with each window of its context."""
         task = self.task
         return encode_questions(examples, tokenizer, task.max_length, task.shared_tokens)
 
-    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+    def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
         """Count the answers that are in no window of a prediction; training draws its own."""
         encoded = self.encode(examples, tokenizer)
         characters = [spans[spans[:, 0] >= 0] for spans in encoded.spans]
@@ -173,7 +169,7 @@ class QuestionLabelling(Labelling):
         spans = [self.target(example) for example in examples]
         return answer_targets(encoded, spans)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A window for each question, drawn anew in every epoch.
 
         It shows a part of an answer that is longer than any window.
@@ -193,6 +189,7 @@ class QuestionLabelling(Labelling):
 class QuestionObjective(TrainingObjective):
     """Cross-entropy of the first and the last token of the answer."""
 
+    model_name: ClassVar[str] = "RoFormerForQuestionAnswering"
     losses = staticmethod(span_losses)
     soft_losses = staticmethod(softmax_distillation)
     # Measured on CMRC 2018 with our small checkpoint, which has no dropout (docs/LOG.md).
@@ -204,7 +201,7 @@ class QuestionObjective(TrainingObjective):
     )
 
     @classmethod
-    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The cross-entropy, and the divergences from a teacher over the possible tokens.
 
         targets (B, T, 5): the usual ones, the teacher's logits, and its weight. Both losses are
@@ -216,13 +213,6 @@ class QuestionObjective(TrainingObjective):
         )
         soft = ops.mean(cls.soft_losses(teacher, student), axis=-1)
         return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
-
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """The first and the last token of an answer."""
-        from roformer_tf.models.heads import RoFormerForQuestionAnswering
-
-        return RoFormerForQuestionAnswering
 
 
 class AnswerDecoding(Decoding):
@@ -255,7 +245,7 @@ class AnswerDecoding(Decoding):
         return predictions
 
     def soft_targets(self, prediction: Prediction) -> np.ndarray:
-        """The logits of the characters, as of `character_logits`."""
+        """The logits of the characters, as in `character_logits`."""
         assert prediction.soft is not None
         return prediction.soft
 

@@ -19,20 +19,18 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
 from roformer_tf.tasks.labelling import teacher_weights
-from roformer_tf.tasks.losses import mixed
+from roformer_tf.tasks.losses import Tensor, mixed
 from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
 from roformer_tf.tasks.tags.schemes import character_spans
+from roformer_tf.tokenizers.tokenizer_json import Units
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.tokenizers.tokenizer_json import Units
 
 ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
 
@@ -114,7 +112,7 @@ class SpansLabelling(UnitLabelling):
         return targets
 
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """Targets (rows, 1 + P, 3) int32 as of `in_rows`, and a weight of 1 for each sequence."""
+        """Targets (rows, 1 + P, 3) int32 as in `in_rows`, and a weight of 1 for each sequence."""
         targets = self.in_rows(encoded, [self.target(example) for example in examples])
         return targets, np.ones(len(targets), np.float32)
 
@@ -151,8 +149,7 @@ def _with_spans(example: Example, between: str) -> Example:
 def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
     """The spans (P, …) of characters that are in a window, in its tokens."""
     tokens = np.flatnonzero(first_units >= 0)
-    units = first_units[tokens]  # they follow each other
-    begin, end = (units[0], units[-1]) if len(units) else (0, -1)
+    begin, end = _bounds(first_units)
     inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
     first, last = tokens[inside[:, :2].astype(int).T - begin]
     return np.column_stack([first, last, inside[:, 2:]]).astype(spans.dtype)
@@ -161,6 +158,7 @@ def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
 class SpansObjective(TrainingObjective):
     """GlobalPointer's multi-label cross-entropy."""
 
+    model_name: ClassVar[str] = "RoFormerForSpanExtraction"
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
     )
@@ -168,17 +166,10 @@ class SpansObjective(TrainingObjective):
     soft_losses = staticmethod(partial(span_losses, soft=True))
 
     @classmethod
-    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
         losses, soft = (cls.soft_losses(targets[:, i], logits) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
-
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """Pointers of every token."""
-        from roformer_tf.models.heads import RoFormerForSpanExtraction
-
-        return RoFormerForSpanExtraction
 
 
 class SpansDecoding(Decoding):
@@ -262,7 +253,7 @@ def spans_of_windows(
 
 
 def _bounds(first_units: np.ndarray) -> tuple[int, int]:
-    """First and last unit of a window."""
+    """First and last unit of a window, whose units follow each other."""
     units = first_units[first_units >= 0]
     return (int(units[0]), int(units[-1])) if len(units) else (0, -1)
 
@@ -289,7 +280,7 @@ class Spans(Task):
     metrics = part(SpanMetrics)
 
     @property
-    def units(self) -> "Units":
+    def units(self) -> Units:
         """Characters, whatever the units of the data."""
         return "characters"
 

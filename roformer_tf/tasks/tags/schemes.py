@@ -4,7 +4,7 @@ scheme   legal                                               tags of `MARKS`
 IOB2     I-X only after B-X or I-X                           B, I, O (also called BIO); E is an I
 BIOES    also: after B-X or I-X comes I-X or E-X             B, I, E, S; BMES and BILOU
 
-Tags without a type, as of word segmentation (B, M, E, S), have a single type.
+Tags without a type, as in word segmentation (B, M, E, S), have a single type.
 """
 
 from collections.abc import Sequence
@@ -47,7 +47,7 @@ def spans(labels: Sequence[str]) -> list[Span]:
 def as_bioes(tag: str) -> str | None:
     """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN".
 
-    Tags without a type, as of word segmentation, have the type `UNTYPED`.
+    Tags without a type, as in word segmentation, have the type `UNTYPED`.
     """
     mark, dash, kind = tag.partition("-")
     if tag == "O":

@@ -2,18 +2,21 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, part
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.vectors.retrieval import (
     Retrieval,
     RetrievalDecoding,
@@ -22,13 +25,7 @@ from roformer_tf.tasks.vectors.retrieval import (
     RetrievalObjective,
 )
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.labelled.encoding import EncodedTexts
-    from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 class ParaphraseLabelling(RetrievalLabelling):
@@ -72,15 +69,15 @@ class ParaphraseLabelling(RetrievalLabelling):
         """A long text loses its end."""
         return self.fixed_long_texts
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedSides:
         """A sequence for each of the first two texts."""
         return encode_separately(first_pairs(examples), tokenizer, self.task.max_length)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
+    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
         """The first two texts of each group."""
         return super().evaluated_texts(first_pairs(examples), tokenizer)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Sequences of two texts, in both orders."""
         return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
 
@@ -88,6 +85,7 @@ class ParaphraseLabelling(RetrievalLabelling):
 class ParaphraseObjective(RetrievalObjective):
     """As RoFormer-Sim: a UniLM generates one text from another, and their vectors are similar."""
 
+    model_name: ClassVar[str] = "RoFormerForSentenceSimilarity"
     pooling: ClassVar[str] = "pooler"
     poolings: ClassVar[tuple[str, ...]] = ("pooler",)
     vector_settings: ClassVar[tuple[str, ...]] = ()
@@ -95,24 +93,17 @@ class ParaphraseObjective(RetrievalObjective):
     soft_losses = staticmethod(losses.distilled)
 
     @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """A sim model."""
-        from roformer_tf.models.heads import RoFormerForSentenceSimilarity
-
-        return RoFormerForSentenceSimilarity
-
-    @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The linear pooler, with new weights if the checkpoint has none."""
         return cls.pooling
 
-    def with_vector_settings(self, **settings: Any) -> "Paraphrase":
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with or without a teacher."""
-        return dataclasses.replace(self.task, teacher=settings.get("teacher") is not None)
+        return dataclasses.replace(self.task, teacher=teacher is not None)
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """The loss of the second texts' tokens, plus the loss of the vectors."""
         similarity = self.soft_losses if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])
@@ -122,7 +113,7 @@ class ParaphraseObjective(RetrievalObjective):
 class ParaphraseDecoding(RetrievalDecoding):
     """As retrieval; the model's `embed_rows` computes the vectors."""
 
-    def run(self, model: Any, encoded: "EncodedTexts", batch_size: int) -> list[np.ndarray]:
+    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
         """A vector (H,) for each sequence; nothing is generated."""
         if not hasattr(model, "embed_rows"):  # a graph, which has no other output
             return super().run(model, encoded, batch_size)

@@ -4,7 +4,6 @@ Examples are pairs, triples with a text that does not belong, or single texts. O
 sentence belongs to the passage around it.
 """
 
-import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
@@ -107,21 +106,19 @@ class RetrievalObjective(VectorObjective):
 
     vector_loss = staticmethod(losses.in_batch_softmax)
 
-    def with_vector_settings(self, **settings: Any) -> "Retrieval":
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with lengths to which vectors may be cut."""
-        loss = settings.get("loss", "auto")
-        if loss not in ("auto", "softmax"):
+        if config.loss not in ("auto", "softmax"):
             raise InputError(
-                f"loss is {loss}, but the texts belong together, without scores. Give --loss "
-                "softmax."
+                f"loss is {config.loss}, but the texts belong together, without scores. Give "
+                "--loss softmax."
             )
-        if settings.get("hard_negatives") and self.task.data == "texts":
+        if config.hard_negatives and self.task.data == "texts":
             raise InputError(
                 "hard_negatives are for texts that belong together: of texts without labels "
                 "nobody knows what belongs to what. Remove --hard-negatives."
             )
-        sizes = tuple(sorted(set(settings.get("dimensions", ()))))
-        return dataclasses.replace(self.task, dimensions=sizes)
+        return super().with_vector_settings(config, teacher)
 
 
 class RetrievalDecoding(VectorDecoding):

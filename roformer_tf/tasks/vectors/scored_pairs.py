@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
@@ -32,11 +33,9 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorObjective,
     data_of,
 )
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
@@ -68,7 +67,7 @@ class ScoredLabelling(VectorLabelling):
         """() float32."""
         return np.array(example.label, np.float32)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Pairs in batches; the target of a classifier is the index of the score."""
         encoded = self.encode(examples, tokenizer)
         scores = np.array([self.target(example) for example in examples], np.float32)
@@ -88,11 +87,10 @@ class ScoredObjective(VectorObjective):
         """For a classifier, the number of scores."""
         return len(self.task.levels) if self.task.loss == "classifier" else 0
 
-    def with_vector_settings(self, **settings: Any) -> "ScoredPairs":
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with a loss, and lengths to which vectors may be cut."""
         # "auto" is CoSENT, the default of this task.
-        loss = self.task.loss if settings.get("loss", "auto") == "auto" else settings["loss"]
-        dimensions = settings.get("dimensions", ())
+        loss = self.task.loss if config.loss == "auto" else config.loss
         if loss == "softmax":
             raise InputError(
                 "loss is softmax, but the pairs have scores. Give --loss cosent or classifier."
@@ -102,22 +100,21 @@ class ScoredObjective(VectorObjective):
                 f"loss is classifier, but the pairs have more than {MAX_CLASSES} different "
                 "scores, and each would be a class. Give --loss cosent."
             )
-        if loss == "classifier" and dimensions:
+        if loss == "classifier" and config.dimensions:
             raise InputError(
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
                 "Give --loss cosent, or remove --dimensions."
             )
-        if settings.get("hard_negatives"):
+        if config.hard_negatives:
             raise InputError(
                 "hard_negatives are for texts that belong together: pairs with low scores are "
                 "negatives already. Remove --hard-negatives."
             )
-        sizes = tuple(sorted(set(dimensions)))
-        return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
+        return dataclasses.replace(super().with_vector_settings(config, teacher), loss=loss)
 
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
         if self.task.loss != "classifier":
             return super().batch_loss(targets, outputs, weights)
@@ -195,7 +192,7 @@ class ScoredMetrics(VectorMetrics):
         # No threshold separates right from wrong here: the difference of ranks takes its place.
         once = np.ones((1, len(gold)))
         distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
-        order = np.argsort(-distance, kind="stable")[:MISTAKES].tolist()
+        order = top_k(distance, MISTAKES).tolist()
         return [
             {"sureness": float(distance[i])} | self.shown(i, examples, predictions) for i in order
         ]

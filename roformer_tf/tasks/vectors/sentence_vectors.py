@@ -4,6 +4,7 @@ Each text is encoded separately, and its "logits" are its vector (H,) float32 fr
 `scored_pairs` has pairs with a score; `retrieval` has texts that belong together.
 """
 
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -13,9 +14,11 @@ import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
-from roformer_tf.checkpoints.sources import embedding_settings
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, embedding_settings
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_number
+from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
@@ -24,16 +27,12 @@ from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, scores_of, unit
 
 if TYPE_CHECKING:
-    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.labelled.encoding import EncodedTexts
-    from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
@@ -142,6 +141,7 @@ class VectorLabelling(Labelling):
 class VectorObjective(TrainingObjective):
     """An encoder and a pooling; a loss compares the vectors of a batch."""
 
+    model_name: ClassVar[str] = "RoFormerForSentenceEmbedding"
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
     vector_settings: ClassVar[tuple[str, ...]] = (
@@ -155,24 +155,21 @@ class VectorObjective(TrainingObjective):
         "is about labels of single texts, but vectors are compared with each other.",
     )
     reads_head: ClassVar[bool] = True
-    vector_loss: "ClassVar[Callable[..., Tensor]]"
+    vector_loss: ClassVar[Callable[..., Tensor]]
     """The loss of targets, vectors (B, S, H) and weights (B,): a scalar."""
 
     @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
-        """An encoder and a pooling."""
-        from roformer_tf.models.heads import RoFormerForSentenceEmbedding
-
-        return RoFormerForSentenceEmbedding
-
-    @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The pooling of its training; without one, a sim model's pooler, or the mean."""
         return embedding_settings(checkpoint, source).pooling
 
+    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
+        """The task with lengths to which vectors may be cut."""
+        return dataclasses.replace(self.task, dimensions=tuple(sorted(set(config.dimensions))))
+
     def batch_loss(
-        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
-    ) -> "Tensor":
+        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
+    ) -> Tensor:
         """`vector_loss` of the whole vectors and of those cut to `dimensions` (Matryoshka)."""
         # The last size is the whole vector: without `dimensions` it is the only one.
         sizes = self.task.sizes(outputs.shape[-1])
@@ -186,7 +183,7 @@ class VectorDecoding(NumberDecoding):
     number_name: ClassVar[str] = "cosine"
 
     def read_rows(
-        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts"
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
     ) -> list[Prediction]:
         """From the cosines of each example's first text with all second and third texts."""
         if not len(row_logits):
@@ -208,7 +205,7 @@ class VectorDecoding(NumberDecoding):
         """Nothing: vectors have no labels."""
         return {}
 
-    def save_files(self, folder: Any, config: "RoFormerConfig") -> None:
+    def save_files(self, folder: Any, config: RoFormerConfig) -> None:
         """embedding.json, and the files that sentence-transformers reads."""
         sizes = self.task.sizes(config.hidden_size)
         # The lengths at which sentence-transformers may truncate vectors.
