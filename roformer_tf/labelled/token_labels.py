@@ -66,7 +66,7 @@ def find_unit_columns(
     return None
 
 
-def _fit(units: Any, labels: Any) -> bool:
+def _are_aligned(units: Any, labels: Any) -> bool:
     """Whether a list has a label for each unit of a list, or a tag for each character of a text."""
     if not isinstance(labels, list) or not isinstance(units, list | str):
         return False
@@ -81,9 +81,9 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
-    fit = [_fit(x, y) for x, y in pairs]
+    aligned = [_are_aligned(x, y) for x, y in pairs]
     # A tenth may be mistakes; doccano has columns of empty lists.
-    return any(y for _, y in pairs) and sum(fit) >= 0.9 * len(fit)
+    return any(y for _, y in pairs) and sum(aligned) >= 0.9 * len(aligned)
 
 
 def _are_short(values: Sequence[Any]) -> bool:

@@ -99,9 +99,8 @@ def quoted_records(lines: Iterable[str], delimiter: str = ",") -> Iterator[Recor
             # A NUL of UTF-16, for which Python 3.10 raises in any case, is the cause.
             yield Record(number, [], damage("".join(source.taken)) or problem)
             source.give_back()
-            reader = csv.reader(
-                source, delimiter=delimiter, strict=True
-            )  # the old one may be exhausted
+            # The old one may be exhausted.
+            reader = csv.reader(source, delimiter=delimiter, strict=True)
         number += len(source.taken)
 
 

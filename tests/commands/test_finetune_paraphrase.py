@@ -69,6 +69,8 @@ def test_groups_train_a_generative_model(
     assert "groups that mean the same" in actual
     assert ("the teacher is" in actual) is distilled
     assert ("pooler: its weights are new" in caplog.text) is distilled
+    task = json.loads((tmp_path / "run" / "model" / "task.json").read_text("utf-8"))
+    assert task.get("teacher", False) is distilled  # by which the loss is chosen
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 16)
     model = RoFormerForSentenceSimilarity.from_pretrained(tmp_path / "run" / "model")
     assert model.config.attention_type == "unilm"

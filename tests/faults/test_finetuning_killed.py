@@ -47,7 +47,7 @@ def figures(run):
     return report
 
 
-@pytest.mark.slow  # interrupted without a kill: finetuning/test_learning_rate.py
+@pytest.mark.slow  # interrupted without a kill: wiring/test_finetuned.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_a_killed_run_resumes_with_the_same_weights_and_metrics(
     flags, start_command, tmp_path, capsys, monkeypatch, optimized_graphs

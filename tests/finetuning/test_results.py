@@ -201,6 +201,12 @@ def test_baseline_metrics_are_computed_from_its_predictions(report):
     )
 
 
+def test_tensorboard_has_curves_of_both_sets(run):
+    folders = list((run / "tensorboard").iterdir())
+    assert {folder.name for folder in folders} == {"training", "valid"}
+    assert all(any(folder.iterdir()) for folder in folders)
+
+
 def test_predictions_tsv_equals_the_output_of_predict(run, predicted_rows):
     """A text column with the name of an output column is renamed."""
     rows = table(run / "predictions.tsv")

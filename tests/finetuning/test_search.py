@@ -15,6 +15,7 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.training.run_files import MetricsFile
 from roformer_tf.training.settings import FinetuneOptimizerConfig
+from tests.support.random_model import tokenizer_of
 
 TASK = Classification(labels=("a", "b"))
 
@@ -91,6 +92,29 @@ def test_each_fold_is_held_out_once(tmp_path, monkeypatch):
     assert [trial.folder for trial in trials] == [
         tmp_path / "trials" / f"fold-{number}" for number in (1, 2, 3, 4)
     ]
+
+
+def test_a_fingerprint_covers_all_data_of_a_training():
+    """By it a resumed training recognizes its data."""
+    first, second = Example(("今天",), "a", "file:2"), Example(("天气",), "b", "file:3")
+
+    def mark(*sets, letters="今天气很好"):
+        names = ("train", "unlabelled", "valid")
+        data = SimpleNamespace(**dict(zip(names, sets, strict=True)))
+        return trial.fingerprint(data, TASK, tokenizer_of(letters))
+
+    marks = [
+        mark([first], [], []),
+        mark([first], [second], []),
+        mark([first], [], [second]),
+        mark([first, second], [], []),
+        mark([second, first], [], []),
+        mark([first._replace(label="b")], [], []),
+        mark([first._replace(texts=("今", "天"))], [], []),
+        mark([first], [], [], letters="今天气"),
+    ]
+    assert len({*marks}) == len(marks)
+    assert mark([first._replace(place="other:9")], [], []) == marks[0]
 
 
 def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):

@@ -216,10 +216,7 @@ class SpansDecoding(Decoding):
 
     def gold_cell(self, example: Example) -> Any:
         """The spans of the label, as in `as_json`."""
-        return [
-            {"start": start, "end": end, "label": label, "text": example.texts[0][start:end]}
-            for label, start, end in example.label
-        ]
+        return _as_dictionaries(example.texts[0], example.label)
 
     def cell_names(self) -> list[str]:
         """spans."""
@@ -228,13 +225,20 @@ class SpansDecoding(Decoding):
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """spans: start, end, label, text and score of each, in the order of the text."""
         scores = self.task.scores_of(prediction)
-        spans = self.gold_cell(example._replace(label=prediction.label))
+        spans = _as_dictionaries(example.texts[0], prediction.label)
         return {
             "spans": [
                 span | {"score": shortest(scores[triple])}
                 for span, triple in zip(spans, prediction.label, strict=True)
             ]
         }
+
+
+def _as_dictionaries(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    return [
+        {"start": start, "end": end, "label": label, "text": text[start:end]}
+        for label, start, end in spans
+    ]
 
 
 def spans_of_windows(
