@@ -57,7 +57,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabula
 from roformer_tf.training.run_files import (
     check_output,
     plain,
-    read_settings,
+    settings_to_continue,
     settle_precision,
     stored,
     tidy,
@@ -211,7 +211,7 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
 
     The method of a new run is "full" if a setting of the training is given: see `is_open`.
     """
-    started = read_settings(Path(config.output))
+    started = settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"
         method: Any = started.get("method", "auto") if is_open(config) else "full"
         config = dataclasses.replace(config, method=method)

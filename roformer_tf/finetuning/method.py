@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import read_json, write_json
+from roformer_tf.files import read_json, remove, write_json
 from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
@@ -79,20 +79,25 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
         problem := why_no_room(search.initial.architecture, search.task.outputs)
     ):
         raise InputError(f"--method vectors: {problem}. Give --pooling mean or --method full.")
-    if config.method == "auto":
-        write_json(path, _compared(search))
     known: dict[str, Any] = {}
-    if path.exists():
+    if config.method == "auto":
+        known = _compared(search)
+        write_json(path, known)
+    elif path.exists():
         known = read_json(path, "Give another --output to start anew.")
-    elif config.method != "vectors":
+        if known["name"] != config.method:  # a choice of "auto" that the user has replaced
+            remove(path)
+            known = {}
+    if not known and config.method != "vectors":
         return search
     name = known.get("name", config.method)
-    crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
-    if crossed:
+    is_cross_validated = name == "vectors" and not (search.sets.valid or search.sets.folds)
+    if is_cross_validated:
         say("no row is split off: without --test, the figures are those of a cross-validation")
-    chosen = dataclasses.replace(
-        _of_method(search, name), method=known | {"name": name, "cross_validated": crossed}
-    )
+    method = known | {"name": name, "cross_validated": is_cross_validated}
+    chosen = dataclasses.replace(_of_method(search, name), method=method)
+    # With the prefix, a training that was compared is not repeated. One on other sets, or after no
+    # comparison, is in the run's folder.
     if name == "full" and not config.valid:
         # A repeated run has split the examples already.
         sets = search.sets if search.sets.valid else split(search.sets)

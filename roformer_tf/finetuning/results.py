@@ -262,8 +262,9 @@ class Results:
         train, valid = map(compared, (trial.train, trial.valid))
         if sets.test:  # a text in both training and validation counts as one of training
             return duplicates(train, compared(sets.test), valid, question)
-        crossed = sets.folds or trial.cross_validated
-        return None if crossed else duplicates(train, valid, question=question)
+        if sets.folds or trial.cross_validated:
+            return None
+        return duplicates(train, valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer

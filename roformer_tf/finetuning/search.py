@@ -75,8 +75,12 @@ class Search:
 
     def with_teacher(self) -> "Search":
         """The same with the teacher's predictions of all examples; see `teacher_predictions`."""
-        labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
-        examples = [*labelled, *self.sets.unlabelled]
+        sets = self.sets
+        labelled = [*sets.train, *sets.valid, *sets.test]
+        # Folds may have examples of their own: in reranking, a query has other documents there.
+        labelled += [example for fold in sets.folds for part in fold for example in part]
+        labelled = list({id(example): example for example in labelled}.values())
+        examples = [*labelled, *sets.unlabelled]
         predictions = teacher_predictions(self.config, self.task, examples)
         # Training data have labels, even where these do not count.
         unlabelled = [
@@ -86,7 +90,7 @@ class Search:
         known = zip([*labelled, *unlabelled], predictions, strict=True)
         return dataclasses.replace(
             self,
-            sets=dataclasses.replace(self.sets, unlabelled=unlabelled),
+            sets=dataclasses.replace(sets, unlabelled=unlabelled),
             taught={id(example): x for example, x in known if x is not None},
         )
 
@@ -185,8 +189,9 @@ class Search:
         parts: Folds = []
         if self.config.method == "vectors":
             parts = cross_validation(train, self.task, self.config.seed)
-        crossed = [] if valid else parts
-        valid = valid or [example for _, fold in crossed for example in fold]
+        # Without a validation set, each fold is validated by a head that was fitted to the others.
+        validation_folds = [] if valid else parts
+        valid = valid or [example for _, fold in validation_folds for example in fold]
         source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
@@ -200,14 +205,14 @@ class Search:
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
-            fit_tfidf=partial(self._tfidf, train, valid, crossed),
+            fit_tfidf=partial(self._tfidf, train, valid, validation_folds),
             folds=parts,
-            cross_validated=bool(crossed),
+            cross_validated=bool(validation_folds),
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
 
     def _tfidf(
-        self, train: list[Example], valid: list[Example], crossed: Folds
+        self, train: list[Example], valid: list[Example], validation_folds: Folds
     ) -> FittedTfIdf | None:
         """TF-IDF to combine a model with; None if that is not wanted, or for "auto" fails."""
         wanted = self.config.lexical_features
@@ -216,7 +221,9 @@ class Search:
             return None
         if id(train) not in self.fitted:
             try:
-                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric, crossed)
+                self.fitted[id(train)] = fit_tfidf(
+                    self.task, train, valid, self.metric, validation_folds
+                )
             except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
                 if wanted == "yes":
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error

@@ -57,6 +57,15 @@ def read_settings(folder: Path) -> dict[str, Any]:
     return read_keys(folder / SETTINGS, yaml.safe_load)
 
 
+def settings_to_continue(output: Path) -> dict[str, Any]:
+    """The settings of a run that a command continues; {} if it has saved nothing, and is new."""
+    return read_settings(output) if _saved(output) else {}
+
+
+def _saved(output: Path) -> list[Path]:
+    return [output / name for name in RESULTS if (output / name).exists()]
+
+
 def _read_line(text: bytes, place: str) -> dict[str, Any]:
     try:
         line = parse_json(text)
@@ -83,7 +92,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
     differ when a run is resumed.
     """
     output = Path(config.output)
-    existing = [output / name for name in RESULTS if (output / name).exists()]
+    existing = _saved(output)
     if not (output / SETTINGS).exists():
         if output.is_file() or existing:
             raise InputError(
@@ -136,7 +145,7 @@ def settle_precision(config: Settings) -> Settings:
         return config
     from roformer_tf.training.devices import choose_precision  # loads Keras
 
-    started = read_settings(Path(config.output)).get("precision", "auto")
+    started = settings_to_continue(Path(config.output)).get("precision", "auto")
     return dataclasses.replace(config, precision=choose_precision(started))
 
 

@@ -89,6 +89,7 @@ def test_the_task_paraphrase_uses_unilm_attention(released, tmp_path):
 )
 def test_a_resumed_run_keeps_its_number_of_epochs(previous, setting, want, tmp_path):
     settings = tmp_path / "settings.yaml"
+    (tmp_path / "checkpoints").mkdir()
     if previous:
         settings.write_text(yaml.safe_dump({"epochs": previous}), encoding="utf-8")
     config = FinetuneConfig(
@@ -101,6 +102,9 @@ def test_a_resumed_run_keeps_its_learning_rate(tmp_path):
     config = FinetuneConfig(checkpoint="", train="", output=str(tmp_path), precision="float32")
     assert settle_auto(config).optimizer.learning_rate == "auto"
     (tmp_path / "settings.yaml").write_text("learning_rate: 0.0002\nepochs: 2\n")
+    # Stopped before its first checkpoint, a run may be started again with other data.
+    assert settle_auto(config).optimizer.learning_rate == "auto"
+    (tmp_path / "checkpoints").mkdir()
     assert settle_auto(config).optimizer.learning_rate == 2e-4
     optimizer_config = FinetuneOptimizerConfig(learning_rate=1e-3)
     config = dataclasses.replace(config, optimizer=optimizer_config)

@@ -223,6 +223,16 @@ def test_the_better_method_in_cross_validation_is_chosen(full, tmp_path):
     assert repeated.sets is sets
 
 
+@pytest.mark.parametrize(("method", "pattern"), [("full", ""), ("cloze", "{label}：{text}")])
+def test_a_method_that_the_user_gives_replaces_an_earlier_choice(method, pattern, tmp_path):
+    chosen = with_method(fake_search(tmp_path, 1.0, per_label=7), lambda sets: sets)
+    assert chosen.config.method == "vectors"
+    search = fake_search(tmp_path, 1.0, per_label=7, method=method, pattern=pattern)
+    again = with_method(search, lambda sets: pytest.fail("the command has split them"))
+    assert (again.config.method, again.method, again.prefix) == (method, {}, "")
+    assert not (tmp_path / "method.json").exists()
+
+
 def test_methods_are_compared_on_a_validation_set(tmp_path):
     valid = examples_of(4, seed=1)
     search = fake_search(tmp_path, 1.0, 16, valid, valid="valid.tsv")

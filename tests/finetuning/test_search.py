@@ -1,17 +1,20 @@
 """The trials of a run: sweeps, seeds and folds, with made-up accuracies."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning import search, trial
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.trial import TrialResult
+from roformer_tf.finetuning.trial import Trial, TrialResult
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.training.run_files import MetricsFile
 from roformer_tf.training.settings import FinetuneOptimizerConfig
@@ -94,14 +97,44 @@ def test_each_fold_is_held_out_once(tmp_path, monkeypatch):
     ]
 
 
+def test_a_teacher_predicts_for_examples_that_only_folds_have(tmp_path, monkeypatch):
+    """With named labels, and in reranking, the examples of folds are not those of the whole."""
+    examples = [Example((f"文{number}",), "ab"[number % 2], "") for number in range(8)]
+    parts = folds(examples, Classification, 2, 0)
+    sets = Sets(examples, [], [], parts).mapped(copied, copied)
+    trials = []
+
+    def predict(config, task, some):
+        logits = {"a": np.array([2.0, 0.0]), "b": np.array([0.0, 2.0])}
+        return [task.decoding.predict(logits[example.label]) for example in some]
+
+    def result(trial, trainer, task, test):
+        trials.append(trial)
+        return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
+
+    monkeypatch.setattr(search, "teacher_predictions", predict)
+    monkeypatch.setattr(search, "run_trial", result)
+    config = settings(tmp_path, folds=2, loss=LossConfig(teacher="model"))
+    Search(config, sets, None, TASK, ACCURACY).with_teacher().run()
+    for trial_of_fold in trials:
+        right = [TASK.labels[logits.argmax()] for logits in trial_of_fold.soft_targets]
+        assert right == [example.label for example in trial_of_fold.train]
+
+
+def copied(examples):
+    return [example._replace() for example in examples]
+
+
 def test_a_fingerprint_covers_all_data_of_a_training():
     """By it a resumed training recognizes its data."""
     first, second = Example(("今天",), "a", "file:2"), Example(("天气",), "b", "file:3")
 
-    def mark(*sets, letters="今天气很好"):
-        names = ("train", "unlabelled", "valid")
-        data = SimpleNamespace(**dict(zip(names, sets, strict=True)))
+    def mark(train, unlabelled, valid, letters="今天气很好", teacher=None, logits=()):
+        config = settings("run", loss=LossConfig(teacher=teacher))
+        data = Trial("", Path(), 0, train, valid, config, ACCURACY, unlabelled, logits)
         return trial.fingerprint(data, TASK, tokenizer_of(letters))
+
+    logits = [np.array([0.5, -0.5], np.float32)]
 
     marks = [
         mark([first], [], []),
@@ -112,9 +145,13 @@ def test_a_fingerprint_covers_all_data_of_a_training():
         mark([first._replace(label="b")], [], []),
         mark([first._replace(texts=("今", "天"))], [], []),
         mark([first], [], [], letters="今天气"),
+        mark([first], [], [], teacher="columns", logits=logits),
+        mark([first], [], [], teacher="columns", logits=[2 * logits[0]]),
     ]
     assert len({*marks}) == len(marks)
     assert mark([first._replace(place="other:9")], [], []) == marks[0]
+    # What a model predicts may differ in the last digits on another machine.
+    assert mark([first], [], [], teacher="model", logits=logits) == marks[0]
 
 
 def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):

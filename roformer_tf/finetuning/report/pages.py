@@ -202,13 +202,13 @@ def method_notes(report: Report, _: Translator) -> Iterator[str]:
     method = report.get("method")
     if not method:
         return
-    yield {
-        "full": _("Method: all weights were trained."),
-        "vectors": _(
+    if method["name"] == "full":
+        yield _("Method: all weights were trained.")
+    else:
+        yield _(
             "Method: the encoder is that of the checkpoint. A logistic regression was fitted to "
             "its vectors of the training examples."
-        ),
-    }[method["name"]]
+        )
     if "fewest" in method:
         yield _(
             "Training all weights was not tried, because there are fewer than {fewest} examples "
