@@ -261,10 +261,10 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
         paraphrases=samples,
         batch_size=together * samples,
     )
-    generate_texts(model, texts, config)
+    list(generate_texts(model, texts, config))
 
     def run(count: int) -> Figures:
-        actual = timed(lambda: generate_texts(model, texts, config))(count)
+        actual = timed(lambda: list(generate_texts(model, texts, config)))(count)
         return {"seconds": actual["seconds"] / together}
 
     return Prepared(run, {})

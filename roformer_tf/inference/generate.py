@@ -1,7 +1,7 @@
 """The body of `generate`: prompts → texts from a causal or a UniLM language model."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -12,7 +12,6 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
-from roformer_tf.readers.records import chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 
     CausalModel: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
-# Prompts in memory at a time; within them, those of similar length form batches.
+# Prompts that are continued before their texts are written; within them, those of similar length form batches.
 CHUNK = 512
 # `--paraphrases` samples at least 20 texts, and each token from the 5 likeliest, as the released
 # script does (RoFormer-Sim, generate.py).
@@ -205,24 +204,32 @@ def generate_texts(
     texts: Sequence[str],
     config: GenerateConfig,
     on_done: Callable[[], Any] = lambda: None,
-) -> list[list[ScoredText]]:
+) -> Iterator[list[ScoredText]]:
     """The texts generated for each prompt: as many as `samples`, or `paraphrases`.
 
     on_done: called after each prompt.
     """
+    from roformer_tf.models.generation import turns_of
+
     settings = config.writing
     if config.paraphrases:
         settings = sampling_settings(settings, config.paraphrases)
-    outputs = model.generate_ids(
-        [model.encode_prompt(text) for text in texts],
-        settings,
-        rows=config.batch_size,
-        on_done=lambda *_: on_done(),
-    )
-    if config.paraphrases:
-        candidates = [[output.text for output in each] for each in outputs]
-        return nearest_paraphrases(model, texts, candidates, config.paraphrases)
-    return [[ScoredText(output.text, output.score) for output in each] for each in outputs]
+    prompts = [model.encode_prompt(text) for text in texts]
+    turns = turns_of(prompts)  # of all: equal prompts have different samples in every chunk
+    for start in range(0, len(texts), CHUNK):
+        part = slice(start, start + CHUNK)
+        outputs = model.generate_ids(
+            prompts[part],
+            settings,
+            rows=config.batch_size,
+            turns=turns[part],
+            on_done=lambda *_: on_done(),
+        )
+        if config.paraphrases:
+            candidates = [[output.text for output in each] for each in outputs]
+            yield from nearest_paraphrases(model, texts[part], candidates, config.paraphrases)
+        else:
+            yield from ([ScoredText(x.text, x.score) for x in each] for each in outputs)
 
 
 def sampling_settings(config: GenerationConfig, paraphrases: int) -> GenerationConfig:
@@ -262,8 +269,6 @@ def _write(
     """A TSV of all prompts, some hundreds at a time."""
     with opened_text(output) as out:
         out.write(tsv_line(COLUMNS))
-        for chunk in chunks(texts, CHUNK):
-            outputs = generate_texts(model, chunk, config, bar.update)
-            for text, each in zip(chunk, outputs, strict=True):
-                for output_text in each:
-                    out.write(tsv_line((text, output_text.text, f"{output_text.score:.6f}")))
+        for text, each in zip(texts, generate_texts(model, texts, config, bar.update), strict=True):
+            for generated in each:
+                out.write(tsv_line((text, generated.text, f"{generated.score:.6f}")))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.inference import generate
 from roformer_tf.inference.generate import GenerateConfig, nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
@@ -124,6 +125,21 @@ def test_a_file_gives_a_line_with_a_score_for_each_text(run, released, gpt, tmp_
     expected = gpt.generate(texts, max_tokens=5, samples=2, seed=1)
     assert [row[1] for row in rows] == [item for outputs in expected for item in outputs]
     assert all(float(row[2]) < 0 for row in rows)
+
+
+def test_equal_prompts_of_a_long_file_have_different_samples(
+    run, released, gpt, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(generate, "CHUNK", 2)
+    texts = ["今天", "公园", "今天", "今天", "今天"]
+    source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
+    source.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    flags = ("--input", source, "--output", target, "--max-tokens", 8, "--temperature", 1.5)
+    assert run(released("gpt_char"), *flags)[0] == 0
+    written = [row[:2] for row in table(target)[1:]]
+    expected = gpt.generate(texts, max_tokens=8, temperature=1.5)
+    assert written == [[text, output] for text, (output,) in zip(texts, expected, strict=True)]
+    assert len({output for _, output in written}) == len(texts)
 
 
 def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
