@@ -91,7 +91,7 @@ class Hit(NamedTuple):
     number: int
     """Its number in the database."""
     score: float
-    """The cosine; of a hybrid search the sum; after reranking, the prediction of that model."""
+    """The cosine; of a hybrid search the sum; of a reranked document the combined score."""
 
 
 class Result(NamedTuple):

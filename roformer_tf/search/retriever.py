@@ -122,12 +122,13 @@ class Retriever:
             yield self._reranked(query, hits)[:top]
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """The first of the hits in the combined order; those after them are dropped."""
+        """The first of the hits in the combined order, then the rest, with the search's scores."""
         if self.reranker is None or not hits:
             return hits
-        results = self.index.read(hits[: self.reranked])
+        first, rest = hits[: self.reranked], hits[self.reranked :]
+        results = self.index.read(first)
         scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
         weight = self.reranker.weight
         combined = scores if weight == 1 else fused([x.score for x in results], scores, weight)
         order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order
-        return [Hit(results[i].number, float(combined[i])) for i in order]
+        return [*(Hit(results[i].number, float(combined[i])) for i in order), *rest]

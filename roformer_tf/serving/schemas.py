@@ -234,7 +234,9 @@ class SearchResult(BaseModel):
     """A document of the index."""
 
     document: str
-    score: float = Field(description="The higher, the better.")
+    score: float = Field(
+        description="The higher, the better. After the reranked documents: that of the search."
+    )
     id: str | None = Field(None, description="Of documents that have one.")
 
 
