@@ -188,11 +188,12 @@ def _queries(config: SearchConfig) -> Sequence[str]:
 
 
 def _is_file(query: str) -> bool:
-    """Whether one query is the name of a file, perhaps of one that is missing."""
-    is_named = Path(query).suffix.lower() in KINDS and len(query.split()) == 1
+    """Whether one query is the name of a file; a single word may be that of a missing one."""
     with suppress(OSError, ValueError):  # longer than a name, or with a character that none has
-        return is_named or is_stdin(query) or is_url(query) or Path(query).is_file()
-    return False
+        if Path(query).is_file():
+            return True
+    is_name = is_stdin(query) or is_url(query) or Path(query).suffix.lower() in KINDS
+    return is_name and len(query.split()) == 1
 
 
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:

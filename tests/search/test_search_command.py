@@ -112,6 +112,16 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     assert (last[2], last[4]) == ("1.000000", "new")
 
 
+def test_a_query_of_several_words_is_a_file_only_if_it_exists(run, sim, documents, tmp_path):
+    queries = tmp_path / "my queries.txt"
+    queries.write_text("公园\n", "utf-8")
+    flags = ("--model", sim, "--documents", documents, "--queries")
+    for query, searched in (("https://a.cn 打不开", None), ("打不开 a.txt", None), (queries, "公园")):
+        code, rows, err = run(*flags, query)
+        assert code == 0, err
+        assert {row[0] for row in rows[1:]} == {searched or query}
+
+
 def test_hybrid_search_counts_words_by_their_weight(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)
