@@ -441,9 +441,16 @@ def _without_head_warnings() -> Iterator[None]:
 def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: InitialState) -> int:
     """Maximum length of a sequence, as set or by the training texts' lengths; print it.
 
-    Raises InputError if the model has learned positions, and not so many.
+    Raises InputError if the model has learned positions, and not so many, or no segment for second
+    texts.
     """
-    lengths = task.labelling.encode(sets.train, initial.tokenizer).lengths
+    encoded = task.labelling.encode(sets.train, initial.tokenizer)
+    if initial.architecture.type_vocab_size == 1 and any(map(np.any, encoded.segment_ids)):
+        raise InputError(
+            f"{config.checkpoint} has only one segment (type_vocab_size 1), but the second text of "
+            f"a {task.name} is in another one. Give a checkpoint with two."
+        )
+    lengths = encoded.lengths
     if config.max_length == "auto":
         chosen = pick_max_length(lengths, task.labelling.default_max_length)
         if initial.architecture.position_embedding_type == "learned":
