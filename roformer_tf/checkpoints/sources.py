@@ -390,8 +390,13 @@ def _pooling(source: OpenedSource) -> Pooling:
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
     has_dense = b".Dense" in (source.read(MODULES) or b"")
-    prompt = source.read_object(PROMPTS).get("default_prompt_name")
-    if has_dense or prompt is not None or modes not in (["mean"], ["cls"]):
+    library = source.read_object(PROMPTS)
+    if (truncated := library.get("truncate_dim")) is not None:
+        raise InputError(
+            f"{source.name} has truncate_dim {truncated} in its {PROMPTS}, the length to which "
+            f"sentence-transformers cuts vectors. Remove it there, and give --dimensions {truncated}."
+        )
+    if has_dense or library.get("default_prompt_name") is not None or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
             "prompt, or another pooling than mean or cls. Use that library; or, for the means of "

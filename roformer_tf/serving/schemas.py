@@ -172,13 +172,20 @@ class AskedRequest(TextsRequest[Text]):
     template: Text | None = Field(None, description="A sentence about a label, which is {} in it.")
 
 
+def _as_id(value: Any) -> Any:
+    """A whole number as a text, as in a file of documents."""
+    return str(value) if type(value) is int else value
+
+
 class IndexedDocument(BaseModel):
     """A document; other keys than `id` and `text` are metadata: texts, numbers, true or false."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | FiniteFloat | bool | None]
 
-    id: Text | None = Field(None, description="Replaces the document that has it.")
+    id: Annotated[Text, BeforeValidator(_as_id)] | None = Field(
+        None, description="Replaces the document that has it. 5 is the same id as \"5\"."
+    )
     text: Text
 
 
