@@ -14,14 +14,15 @@ from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, ch
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, counted
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
     CausalModel: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
-# Prompts that are continued before their texts are written; within them, those of similar length form batches.
+# Prompts that are continued before their texts are written; within them, those of similar length
+# form batches.
 CHUNK = 512
 # `--paraphrases` samples at least 20 texts, and each token from the 5 likeliest, as the released
 # script does (RoFormer-Sim, generate.py).
@@ -127,7 +128,7 @@ def generate(config: GenerateConfig) -> None:
                 for output in outputs:
                     print(output.text)
     seconds = time.perf_counter() - began
-    report(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.")
+    report(f"{counted(len(texts), 'prompt', 'prompts')} in {seconds:.1f} s, without loading.")
 
 
 def _stream(model: "CausalModel", text: str, config: GenerationConfig) -> None:

@@ -22,7 +22,7 @@ from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, counted
 
 COLUMNS = ("query", "rank", "score", "document")
 # A fifth column, if the documents have ids.
@@ -171,8 +171,8 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
             bar.update()
     seconds = time.perf_counter() - start
     report(
-        f"{len(queries):,} queries among {len(retriever.index):,} documents in {seconds:.1f} s, "
-        f"{1e3 * seconds / len(queries):.1f} ms each."
+        f"{counted(len(queries), 'query', 'queries')} among {_documents(len(retriever.index))} in "
+        f"{seconds:.1f} s, {1e3 * seconds / len(queries):.1f} ms each."
     )
 
 
@@ -213,12 +213,16 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
     counts = [f"{added.new:,} new"]
     counts += [f"{added.updated:,} updated"] if added.updated else []
     counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
-    report(f"{folder} has {added.total:,} documents: {', '.join(counts)}.")
+    report(f"{folder} has {_documents(added.total)}: {', '.join(counts)}.")
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:
     """Delete documents from the index, and name those that it does not have."""
     missing = delete_documents(folder, ids)
-    report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
+    report(f"{folder}: {_documents(len(set(ids)) - len(missing))} deleted.")
     if missing:
         report(f"warning: no document has the id {', '.join(missing)}.")
+
+
+def _documents(number: int) -> str:
+    return counted(number, "document", "documents")

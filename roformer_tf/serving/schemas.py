@@ -184,7 +184,7 @@ class IndexedDocument(BaseModel):
     __pydantic_extra__: dict[str, str | int | FiniteFloat | bool | None]
 
     id: Annotated[Text, BeforeValidator(_as_id)] | None = Field(
-        None, description="Replaces the document that has it. 5 is the same id as \"5\"."
+        None, description='Replaces the document that has it. 5 is the same id as "5".'
     )
     text: Text
 

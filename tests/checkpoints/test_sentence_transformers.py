@@ -172,7 +172,7 @@ def test_modules_that_are_not_supported_are_refused(file, content, released, tmp
 def test_vectors_that_the_library_truncates_are_refused(released, tmp_path):
     theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
     (theirs / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}', "utf-8")
-    with pytest.raises(InputError, match="truncate_dim 16 .* give --dimensions 16"):
+    with pytest.raises(InputError, match=r"truncate_dim 16 .* give --dimensions 16"):
         VectorSettings().open(theirs)
     (theirs / "config_sentence_transformers.json").write_text('{"truncate_dim": null}', "utf-8")
     assert VectorSettings().open(theirs).size == 32

@@ -154,7 +154,7 @@ def test_two_processes_train_like_one(started, flags, rows, pretrained, tmp_path
     changes |= {"init_from": pretrained / "model", "architecture": None, "tokenization": None}
     changes |= {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
     out = finished(started(flags(run, **changes), 2))
-    assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
+    assert "split over the copies of the model: 2; devices of each: 1; processes: 2" in out
     with eagerly():
         assert main(["pretrain", *flags(single, **changes)]) == 0
     assert losses(run) == pytest.approx(losses(single), abs=TOLERANCE)

@@ -116,7 +116,11 @@ def test_a_query_of_several_words_is_a_file_only_if_it_exists(run, sim, document
     queries = tmp_path / "my queries.txt"
     queries.write_text("公园\n", "utf-8")
     flags = ("--model", sim, "--documents", documents, "--queries")
-    for query, searched in (("https://a.cn 打不开", None), ("打不开 a.txt", None), (queries, "公园")):
+    for query, searched in (
+        ("https://a.cn 打不开", None),
+        ("打不开 a.txt", None),
+        (queries, "公园"),
+    ):
         code, rows, err = run(*flags, query)
         assert code == 0, err
         assert {row[0] for row in rows[1:]} == {searched or query}
@@ -310,7 +314,7 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
         *("--queries", "文件", "--where", "year >= 2000 or id = 'park'"),
     )
     assert code == 0
-    assert "1 documents deleted" in err
+    assert "1 document deleted" in err
     assert "no document has the id missing" in err
     assert "has 4 documents: 1 new, 1 updated." in err
     assert {row[4]: row[3] for row in rows[1:]} == {
