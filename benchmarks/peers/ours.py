@@ -257,7 +257,7 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     config = GenerateConfig(
         model="",
         text=tuple(texts),
-        writing=GenerationConfig(samples=samples, max_tokens=new),
+        generation=GenerationConfig(samples=samples, max_tokens=new),
         paraphrases=samples,
         batch_size=together * samples,
     )

@@ -118,7 +118,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     task = define_task(config, layout, sets)
     if config.label_names:
         task, sets = name_labels(config.label_names, task, sets)
-    is_taught = config.loss.teacher is not None and not task.writes
+    is_taught = config.loss.teacher is not None and not task.generates
     if is_taught:
         sets = dataclasses.replace(sets, unlabelled=read_unlabelled(config, task))
     elif config.unlabelled and config.adapt == "no":
@@ -258,7 +258,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
-    if config.compare_without_teacher and task.writes:  # the teacher replaces a loss
+    if config.compare_without_teacher and task.generates:  # the teacher replaces a loss
         useless["compare_without_teacher"] = "a loss that a teacher adds to"
     for field in dataclasses.fields(config.vectors):
         is_set = getattr(config.vectors, field.name) != field.default
@@ -405,7 +405,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
-    if task.writes:
+    if task.generates:
         architecture = architecture.replace(attention_type="unilm")
     elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token, which a prediction is read from, attends to no other.

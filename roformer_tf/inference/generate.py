@@ -60,7 +60,7 @@ class GenerateConfig:
     output: Annotated[str | None, "FILE"] = None
     """File to write, a TSV with the columns input, output, score: the mean log-probability of a
     token in nats, or of a paraphrase its cosine with the input."""
-    writing: GenerationConfig = field(default_factory=GenerationConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     paraphrases: int = 0
     """Of a sim model: the number of paraphrases, the nearest first, out of --samples (default: at
     least 20)."""
@@ -83,9 +83,9 @@ class GenerateConfig:
         check_not_blank("text", self.text)
         check_numbers(self, "batch_size", at_least=1)
         check_numbers(self, "paraphrases", at_least=0)
-        if self.paraphrases and self.writing.beams > 1:
+        if self.paraphrases and self.generation.beams > 1:
             raise InputError("--paraphrases are sampled, which --beams are not. Omit one of them.")
-        many = len(self.text) != 1 or self.writing.samples > 1 or self.writing.beams > 1
+        many = len(self.text) != 1 or self.generation.samples > 1 or self.generation.beams > 1
         if self.stream and (many or self.paraphrases):
             raise InputError(
                 "--stream prints a single text: give one prompt, and no --samples, --beams or "
@@ -122,7 +122,7 @@ def generate(config: GenerateConfig) -> None:
         if config.output is not None:
             _write(config.output, config, model, texts, bar)
         elif config.stream:
-            _stream(model, texts[0], config.writing)
+            _stream(model, texts[0], config.generation)
         else:
             for outputs in generate_texts(model, texts, config, bar.update):
                 for output in outputs:
@@ -212,7 +212,7 @@ def generate_texts(
     """
     from roformer_tf.models.generation import turns_of
 
-    settings = config.writing
+    settings = config.generation
     if config.paraphrases:
         settings = sampling_settings(settings, config.paraphrases)
     prompts = [model.encode_prompt(text) for text in texts]

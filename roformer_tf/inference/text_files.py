@@ -15,7 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, SkippedRows
 from roformer_tf.labelled.headers import FirstLine
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -105,9 +105,9 @@ def checked_texts(
 
     make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
-    unanswered = open_unanswered(path, Texts(text_columns=columns), config.columns())
-    rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
-    return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.report)
+    to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
+    rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
 
 
 def check_not_blank(name: str, texts: Sequence[str]) -> None:

@@ -167,9 +167,9 @@ def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
 def test_paraphrases_are_sampled_as_released_by_default():
     def drawn(count, **settings):
         config = GenerateConfig(
-            model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**settings)
+            model="m", text=("今天",), paraphrases=count, generation=GenerationConfig(**settings)
         )
-        actual = sampling_settings(config.writing, config.paraphrases)
+        actual = sampling_settings(config.generation, config.paraphrases)
         return actual.samples, actual.top_k, actual.top_p
 
     assert drawn(3) == (20, 5, None)
