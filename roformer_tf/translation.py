@@ -56,11 +56,6 @@ def either(names: Sequence[str]) -> str:
     return Message("{first} or {last}", first=listed, last=last)
 
 
-def counted(number: int, one: str, several: str) -> str:
-    """A number with its English noun: "1 query", "1,000 queries"."""
-    return f"{number:,} {one if number == 1 else several}"
-
-
 class Translator:
     """Translates into one language. Usually named `_`, as tools that collect messages expect."""
 

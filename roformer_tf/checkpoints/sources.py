@@ -35,7 +35,7 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.translation import Translator, counted
+from roformer_tf.translation import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -287,9 +287,9 @@ def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None
     if unknown and not ignore_unknown:
         shown = Translator("en").listing(unknown)
         raise InputError(
-            f"{source} contains {counted(len(unknown), 'tensor', 'tensors')} that no RoFormer of "
-            f"its config has: {shown}. Give the config that belongs to the weights, or ignore them "
-            "with ignore_unknown (a command's --ignore-unknown)."
+            f"{source} contains tensors that no RoFormer of its config has ({len(unknown)}): "
+            f"{shown}. Give the config that belongs to the weights, or ignore them with "
+            "ignore_unknown (a command's --ignore-unknown)."
         )
     if unknown:
         logger.warning("Ignored, because no RoFormer has them: %s.", ", ".join(unknown))
@@ -391,17 +391,12 @@ def _pooling(source: OpenedSource) -> Pooling:
     modes = modes or [settings.get("pooling_mode", "mean")]
     has_dense = b".Dense" in (source.read(MODULES) or b"")
     library = source.read_object(PROMPTS)
-    if (length := library.get("truncate_dim")) is not None:
-        raise InputError(
-            f"{source.name} has truncate_dim {length} in its {PROMPTS}, the length to which "
-            f"sentence-transformers cuts vectors. Remove it there, and give --dimensions {length}."
-        )
-    prompt = library.get("default_prompt_name")
-    if has_dense or prompt is not None or modes not in (["mean"], ["cls"]):
+    changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
+    if has_dense or changes or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
-            "prompt, or another pooling than mean or cls. Use that library; or, for the means of "
-            f"its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
+            "prompt, a truncate_dim, or another pooling than mean or cls. Use that library; or, "
+            f"for the means of its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
         )
     return modes[0]
 

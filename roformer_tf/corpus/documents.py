@@ -19,7 +19,6 @@ from roformer_tf.readers.streams import (
     find,
     is_url,
 )
-from roformer_tf.translation import counted
 
 EXAMPLES = 5  # bad lines that a report lists
 _NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # matches no URL: its colon comes first
@@ -79,8 +78,7 @@ class CorpusReport:
 
     def summary(self) -> str:
         """Documents and characters; then lines about bad lines and encodings except UTF-8."""
-        documents = counted(self.documents, "document", "documents")
-        lines = [f"{documents}, {self.characters:,} characters"]
+        lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
         if self.bad:
             kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
             lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")

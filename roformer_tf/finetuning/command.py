@@ -447,12 +447,11 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
     encoded = task.labelling.encode(sets.train, initial.tokenizer)
     if initial.architecture.type_vocab_size == 1 and any(map(np.any, encoded.segment_ids)):
         raise InputError(
-            f"{config.checkpoint} has only one segment (type_vocab_size 1), but the second text of "
-            f"a {task.name} is in another one. Give a checkpoint with two."
+            f"{config.checkpoint} has one segment (type_vocab_size 1), but the second text of a "
+            f"{task.name} is in another one. Give a checkpoint with two."
         )
-    lengths = encoded.lengths
     if config.max_length == "auto":
-        chosen = pick_max_length(lengths, task.labelling.default_max_length)
+        chosen = pick_max_length(encoded.lengths, task.labelling.default_max_length)
         if initial.architecture.position_embedding_type == "learned":
             chosen = min(chosen, initial.architecture.max_position_embeddings)
     else:
@@ -468,7 +467,7 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
     say(
         "sequences of at most {length} tokens; {longer:.1%} of the training texts are longer",
         length=chosen,
-        longer=np.mean(lengths > chosen),
+        longer=np.mean(encoded.lengths > chosen),
     )
     return chosen
 

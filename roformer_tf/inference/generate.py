@@ -1,7 +1,7 @@
 """The body of `generate`: prompts → texts from a causal or a UniLM language model."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -14,7 +14,7 @@ from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, ch
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
-from roformer_tf.translation import Message, counted
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
@@ -119,16 +119,18 @@ def generate(config: GenerateConfig) -> None:
     with Progress(
         desc=Message("generate"), unit=Message("texts"), total=len(texts), disable=is_short
     ) as bar:
+        # Nothing is generated before it is written or printed.
+        outputs = zip(texts, generate_texts(model, texts, config, bar.update), strict=True)
         if config.output is not None:
-            _write(config.output, config, model, texts, bar)
+            _write(config.output, outputs)
         elif config.stream:
             _stream(model, texts[0], config.generation)
         else:
-            for outputs in generate_texts(model, texts, config, bar.update):
-                for output in outputs:
+            for _, each in outputs:
+                for output in each:
                     print(output.text)
     seconds = time.perf_counter() - began
-    report(f"{counted(len(texts), 'prompt', 'prompts')} in {seconds:.1f} s, without loading.")
+    report(f"prompts: {len(texts):,}; {seconds:.1f} s, without loading.")
 
 
 def _stream(model: "CausalModel", text: str, config: GenerationConfig) -> None:
@@ -264,12 +266,10 @@ def nearest_paraphrases(
     return chosen
 
 
-def _write(
-    output: str, config: GenerateConfig, model: "CausalModel", texts: Sequence[str], bar: Progress
-) -> None:
-    """A TSV of all prompts, some hundreds at a time."""
-    with opened_text(output) as out:
+def _write(path: str, outputs: Iterable[tuple[str, list[ScoredText]]]) -> None:
+    """A TSV of prompts and what was generated for each."""
+    with opened_text(path) as out:
         out.write(tsv_line(COLUMNS))
-        for text, each in zip(texts, generate_texts(model, texts, config, bar.update), strict=True):
-            for generated in each:
-                out.write(tsv_line((text, generated.text, f"{generated.score:.6f}")))
+        for text, each in outputs:
+            for output in each:
+                out.write(tsv_line((text, output.text, f"{output.score:.6f}")))

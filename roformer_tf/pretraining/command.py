@@ -48,7 +48,6 @@ from roformer_tf.training.run_files import (
     tracked,
     write_settings,
 )
-from roformer_tf.translation import counted
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -176,10 +175,9 @@ def _check_stages(stages: Sequence[Stage], length: int | None) -> None:
         parts = stage.accumulate * replicas()
         if stage.batch_size % parts:
             raise InputError(
-                f"{which}batches of {stage.batch_size} sequences cannot be split over "
-                f"{counted(replicas(), 'device', 'devices')} in "
-                f"{counted(stage.accumulate, 'micro-batch', 'micro-batches')}: give a batch size "
-                f"that is a multiple of {parts}."
+                f"{which}batches of {stage.batch_size} sequences cannot be split over the devices "
+                f"({replicas()}) and micro-batches ({stage.accumulate}): give a batch size that is "
+                f"a multiple of {parts}."
             )
         if length not in (None, stage.length):
             raise InputError(

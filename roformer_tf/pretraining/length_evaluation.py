@@ -24,7 +24,6 @@ from roformer_tf.tokenizers.padding import SPECIALS, check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.training.plots import plot_lengths
 from roformer_tf.training.settings import Precision
-from roformer_tf.translation import counted
 
 if TYPE_CHECKING:
     from roformer_tf.pretraining.initialization import PretrainedLM
@@ -250,8 +249,7 @@ def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str
     """Print the figures; of several scalings their losses only, in a column each."""
     kind = "tokens" if report["objective"] == "causal" else "masked tokens"
     longest = max(map(int, report["by_length"]))
-    texts = counted(report["texts"], "text", "texts")
-    print(f"{report['predictions']:,} {kind} of {texts}, equal at every length")
+    print(f"texts: {report['texts']:,}; {report['predictions']:,} {kind}, equal at every length")
     lengths = [f"{int(length):,}" for length in report["by_length"]]
     spans = [f"{span['from']:,}–{span['to']:,}" for span in report["by_position"]]
     if len(by_scaling) > 1:

@@ -22,7 +22,7 @@ from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
-from roformer_tf.translation import Message, counted
+from roformer_tf.translation import Message
 
 COLUMNS = ("query", "rank", "score", "document")
 # A fifth column, if the documents have ids.
@@ -171,8 +171,8 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
             bar.update()
     seconds = time.perf_counter() - start
     report(
-        f"{counted(len(queries), 'query', 'queries')} among {_documents(len(retriever.index))} in "
-        f"{seconds:.1f} s, {1e3 * seconds / len(queries):.1f} ms each."
+        f"queries: {len(queries):,}, documents: {len(retriever.index):,}; {seconds:.1f} s, "
+        f"{1e3 * seconds / len(queries):.1f} ms a query."
     )
 
 
@@ -210,19 +210,15 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
         )
     if config.index is None:
         return
-    counts = [f"{added.new:,} new"]
-    counts += [f"{added.updated:,} updated"] if added.updated else []
-    counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
-    report(f"{folder} has {_documents(added.total)}: {', '.join(counts)}.")
+    report(
+        f"documents in {folder}: {added.total:,} ({added.new:,} new, {added.updated:,} updated, "
+        f"{added.unchanged:,} unchanged)."
+    )
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:
     """Delete documents from the index, and name those that it does not have."""
     missing = delete_documents(folder, ids)
-    report(f"{folder}: {_documents(len(set(ids)) - len(missing))} deleted.")
+    report(f"documents deleted from {folder}: {len(set(ids)) - len(missing):,}.")
     if missing:
         report(f"warning: no document has the id {', '.join(missing)}.")
-
-
-def _documents(number: int) -> str:
-    return counted(number, "document", "documents")

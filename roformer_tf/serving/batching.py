@@ -59,10 +59,8 @@ class Batcher(Generic[Item, Result]):
         """
         step, results = self.limits.max_texts, list[Result]()
         for start in range(0, len(items), step):
-            batch: list[Result] = await asyncio.wrap_future(
-                self.submit(items[start : start + step])
-            )
-            results += batch
+            batch = self.submit(items[start : start + step])
+            results += await asyncio.wrap_future(batch)
         return results
 
     async def call(self, function: Callable[[], Other]) -> Other:

@@ -44,6 +44,8 @@ def _readable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pattern": r"\S"})]
+# A whole number is a text, as in a file of documents.
+Id = Annotated[Text, BeforeValidator(lambda x: str(x) if type(x) is int else x)]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
 Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
 # An example, by its number of texts.
@@ -183,8 +185,8 @@ class IndexedDocument(BaseModel):
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | FiniteFloat | bool | None]
 
-    id: Annotated[Text, BeforeValidator(_as_id)] | None = Field(
-        None, description='Replaces the document that has it. 5 is the same id as "5".'
+    id: Id | None = Field(
+        None, description="Replaces the document that has it. Numbers become text."
     )
     text: Text
 

@@ -10,7 +10,6 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.translation import counted
 
 # Time limit for the body of a request.
 BODY_SECONDS = 30
@@ -175,9 +174,7 @@ def model_name(source: str | Path) -> str:
 
 def _check_names(names: tuple[str, ...], models: int) -> None:
     if len(names) != models:
-        had = counted(len(names), "name", "names")
-        wanted = counted(models, "model", "models")
-        raise InputError(f"--names has {had} for {wanted}. Give one for each.")
+        raise InputError(f"models: {models}, but --names: {len(names)}. Give a name for each.")
     if len(names) == 1:  # which needs no name in a request
         return
     for name in names:

@@ -27,7 +27,6 @@ from roformer_tf.internals import jax_coordinator
 from roformer_tf.kernels.accelerators import accelerators
 from roformer_tf.machine import cpu_property, multiplies_bfloat16, usable_cores
 from roformer_tf.training.settings import DevicesConfig, Precision
-from roformer_tf.translation import counted
 
 # Axes of the mesh of devices.
 DATA_AXIS, MODEL_AXIS = "batch", "model"
@@ -195,8 +194,8 @@ def join(config: DevicesConfig) -> ProcessGroup:
     wanted = config.devices or len(devices)
     if wanted > len(devices) or wanted % config.model_parallel:
         raise InputError(
-            f"{counted(wanted, 'device', 'devices')} in groups of {config.model_parallel} are "
-            f"requested, but JAX sees {len(devices)}: {', '.join(devices)}."
+            f"devices requested: {wanted}, in groups of {config.model_parallel}; but JAX sees "
+            f"{len(devices)}: {', '.join(devices)}."
         )
     group = ProcessGroup(jax.process_index(), jax.process_count())
     if group.count > 1 and wanted < len(devices):

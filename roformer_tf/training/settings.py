@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.translation import counted
 
 # A Keras dtype policy. "auto": bfloat16 matrix products where the device is faster with them.
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
@@ -34,7 +33,7 @@ class DevicesConfig:
         check_numbers(self, "peak_flops", above=0, example="312e12")
         if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
-                f"{counted(self.devices, 'device', 'devices')} cannot be split into groups of "
+                f"--devices is {self.devices}, which cannot be split into groups of "
                 f"{self.model_parallel} that share the weights. Give a multiple."
             )
 

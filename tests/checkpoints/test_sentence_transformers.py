@@ -159,6 +159,7 @@ def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
             '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
         ),
         ("config_sentence_transformers.json", '{"default_prompt_name": "query"}'),
+        ("config_sentence_transformers.json", '{"truncate_dim": 16}'),
     ],
 )
 def test_modules_that_are_not_supported_are_refused(file, content, released, tmp_path):
@@ -167,15 +168,6 @@ def test_modules_that_are_not_supported_are_refused(file, content, released, tmp
     (theirs / file).write_text(content, "utf-8")
     with pytest.raises(InputError, match="theirs is a model of sentence-transformers with"):
         VectorSettings().open(theirs)
-
-
-def test_vectors_that_the_library_truncates_are_refused(released, tmp_path):
-    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
-    (theirs / "config_sentence_transformers.json").write_text('{"truncate_dim": 16}', "utf-8")
-    with pytest.raises(InputError, match=r"truncate_dim 16 .* give --dimensions 16"):
-        VectorSettings().open(theirs)
-    (theirs / "config_sentence_transformers.json").write_text('{"truncate_dim": null}', "utf-8")
-    assert VectorSettings().open(theirs).size == 32
 
 
 def test_no_modules_are_written_for_v2(released, tmp_path):

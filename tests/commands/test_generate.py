@@ -53,7 +53,7 @@ def test_stdout_contains_only_the_generated_texts(run, released, gpt):
     code, out, err = run(released("gpt_char"), "今天", "天气很", "--max-tokens", 6)
     assert code == 0
     assert out.split("\n")[:-1] == [x[0] for x in gpt.generate(["今天", "天气很"], max_tokens=6)]
-    assert "2 prompts in" in err
+    assert "prompts: 2;" in err
 
 
 def test_flags_set_the_sampling_settings(run, released, gpt):

@@ -239,7 +239,10 @@ def test_too_many_devices_and_an_indivisible_batch_are_errors(flags, rows, tmp_p
     )
     assert done.stdout.split() == ["2", "2"]
     assert re.search(r"5 devices .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
-    assert "batches of 8 sequences cannot be split over 4 devices in 4 micro-batches" in done.stderr
+    assert (
+        "batches of 8 sequences cannot be split over the devices (4) and micro-batches (4)"
+        in done.stderr
+    )
     assert not run.exists()
 
 

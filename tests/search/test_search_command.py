@@ -86,7 +86,7 @@ def test_documents_are_searched_without_keeping_an_index(run, sim, documents, or
         assert actual[4] == name
         assert actual[3] == DOCUMENTS[name].replace("\t", "\\t")
         assert float(actual[2]) == pytest.approx(cosine, abs=1e-5)
-    assert "2 queries among 4 documents" in err
+    assert "queries: 2, documents: 4;" in err
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl"}
 
 
@@ -95,7 +95,7 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     queries.write_text("\n".join(QUERIES) + "\n", "utf-8")
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
-    assert "has 4 documents: 4 new." in err
+    assert ": 4 (4 new, 0 updated, 0 unchanged)." in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
     assert names(rows[1:]) == {
@@ -107,7 +107,7 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     flags = ("--documents", more, "--queries", "怎么打印", "--top", 1, "--output", output)
     code, rows, err = run("--model", sim, "--index", index, *flags)
     assert (code, rows) == (0, [])
-    assert "has 5 documents: 1 new." in err
+    assert ": 5 (1 new, 0 updated, 0 unchanged)." in err
     last = output.read_text("utf-8").splitlines()[1].split("\t")
     assert (last[2], last[4]) == ("1.000000", "new")
 
@@ -314,9 +314,9 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
         *("--queries", "文件", "--where", "year >= 2000 or id = 'park'"),
     )
     assert code == 0
-    assert "1 document deleted" in err
+    assert f"documents deleted from {index}: 1." in err
     assert "no document has the id missing" in err
-    assert "has 4 documents: 1 new, 1 updated." in err
+    assert ": 4 (1 new, 1 updated, 0 unchanged)." in err
     assert {row[4]: row[3] for row in rows[1:]} == {
         "open": "打开旧文件",
         "close": "关闭文件",
