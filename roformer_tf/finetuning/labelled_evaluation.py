@@ -91,9 +91,8 @@ def evaluate(config: EvaluateConfig) -> None:
     for example in examples:
         task.labelling.target(example)  # raises InputError for a label that it does not know
     if task.reranks:
-        examples = FirstStage(examples, text_vectors(examples, config.first_stage)).ordered(
-            examples
-        )
+        first_stage = FirstStage(examples, text_vectors(examples, config.first_stage))
+        examples = first_stage.ordered(examples)
     elif config.first_stage is not None:
         raise InputError(
             f"first_stage is for reranking documents, not for {task.name}. Remove --first-stage."

@@ -120,7 +120,9 @@ def generate(config: GenerateConfig) -> None:
         desc=Message("generate"), unit=Message("texts"), total=len(texts), disable=is_short
     ) as bar:
         # Nothing is generated before it is written or printed.
-        outputs = zip(texts, generate_texts(model, texts, config, bar.update), strict=True)
+        outputs = zip(
+            texts, generate_texts(model, texts, config, lambda *_: bar.update()), strict=True
+        )
         if config.output is not None:
             _write(config.output, outputs)
         elif config.stream:
@@ -206,11 +208,11 @@ def generate_texts(
     model: "CausalModel",
     texts: Sequence[str],
     config: GenerateConfig,
-    on_done: Callable[[], Any] = lambda: None,
+    on_done: Callable[..., Any] = lambda *_: None,
 ) -> Iterator[list[ScoredText]]:
     """The texts generated for each prompt: as many as `samples`, or `paraphrases`.
 
-    on_done: called after each prompt.
+    on_done: as of `generate_ids`.
     """
     from roformer_tf.models.generation import turns_of
 
@@ -222,11 +224,7 @@ def generate_texts(
     for start in range(0, len(texts), CHUNK):
         part = slice(start, start + CHUNK)
         outputs = model.generate_ids(
-            prompts[part],
-            settings,
-            rows=config.batch_size,
-            turns=turns[part],
-            on_done=lambda *_: on_done(),
+            prompts[part], settings, rows=config.batch_size, turns=turns[part], on_done=on_done
         )
         if config.paraphrases:
             candidates = [[output.text for output in each] for each in outputs]

@@ -225,12 +225,9 @@ def _skipped_rows(config: PredictConfig) -> SkippedRows:
 
 def _bad(count: int, skipped: SkippedRows) -> str:
     """Which of so many rows have no prediction, and why."""
-    bad = skipped.rows
-    first = Message("{bad:,} of {rows:,} rows have no prediction:", bad=bad, rows=count)
-    if bad == 1:
-        first = Message("1 row has no prediction:")
     lines = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-    return Message("{first}\n{lines}", first=first, lines=lines)
+    values = {"bad": skipped.rows, "rows": count, "lines": lines}
+    return Message("rows without a prediction: {bad:,} of {rows:,}\n{lines}", **values)
 
 
 def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:

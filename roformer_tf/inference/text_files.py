@@ -86,8 +86,7 @@ def checked_rows(
                 checked.count += 1
         if skipped.rows:
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-            which = "1 row has" if skipped.rows == 1 else f"{skipped.rows:,} rows have"
-            raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
+            raise InputError(f"rows without text: {skipped.rows:,}\n{bad}\nFix or remove them.")
         if not checked.count:
             message = Message("{name} holds no text. Give a file with one in each line.", name=name)
             raise InputError(message)

@@ -133,7 +133,7 @@ def search(config: SearchConfig) -> None:
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
-        report(f"{embedder.described}.")
+        report(Message("{report}.", report=embedder.described))
         if config.documents is not None:
             _add(config, folder, embedder, config.documents)
         if not config.queries:

@@ -125,10 +125,10 @@ class Retriever:
         """The first of the hits in the combined order, then the rest, with the search's scores."""
         if self.reranker is None or not hits:
             return hits
-        first, rest = hits[: self.reranked], hits[self.reranked :]
-        results = self.index.read(first)
+        results = self.index.read(hits[: self.reranked])
         scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
         weight = self.reranker.weight
         combined = scores if weight == 1 else fused([x.score for x in results], scores, weight)
         order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order
-        return [*(Hit(results[i].number, float(combined[i])) for i in order), *rest]
+        first = [Hit(results[i].number, float(combined[i])) for i in order]
+        return first + hits[self.reranked :]

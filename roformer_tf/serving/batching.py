@@ -59,8 +59,8 @@ class Batcher(Generic[Item, Result]):
         """
         step, results = self.limits.max_texts, list[Result]()
         for start in range(0, len(items), step):
-            batch = self.submit(items[start : start + step])
-            results += await asyncio.wrap_future(batch)
+            batch = await asyncio.wrap_future(self.submit(items[start : start + step]))
+            results += batch
         return results
 
     async def call(self, function: Callable[[], Other]) -> Other:

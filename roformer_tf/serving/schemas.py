@@ -306,10 +306,6 @@ def has(key: str) -> Callable[[Any], bool]:
     return lambda value: isinstance(value, dict) and key in value
 
 
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
-
-
 def _first_is_list(value: Any) -> bool:
     return isinstance(value, list) and bool(value) and isinstance(value[0], list)
 
@@ -416,7 +412,8 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
         # Text Embeddings Inference documents [["a"], ["b"]] for two texts; ["a", "b"] works, too.
         alone = BeforeValidator(lambda x: x[0] if isinstance(x, list) and len(x) == 1 else x)
         several = Annotated[list[Annotated[example, alone]], _SEVERAL]  # type: ignore[valid-type]
-        inputs = either(example, several, _is_list if columns == 1 else _first_is_list)
+        is_several = _first_is_list if columns > 1 else lambda x: isinstance(x, list)
+        inputs = either(example, several, is_several)
         tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
         request = either(request, tei, has("inputs"))
     return either(request, AskedRequest, has("labels")) if can_be_asked else request
