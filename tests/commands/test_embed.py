@@ -65,7 +65,7 @@ def test_a_matrix_has_a_row_for_each_line(run, sim, texts, want, tmp_path):
     assert (actual.dtype, actual.flags.c_contiguous) == (np.float32, True)
     np.testing.assert_allclose(actual, want, atol=1e-6)
     assert "vectors of 32 numbers, of its pooler; at most 512 tokens" in err
-    assert "7 texts in" in err
+    assert "texts: 7; " in err
 
 
 def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
