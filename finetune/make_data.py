@@ -29,7 +29,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.tasks.classification import Classification
 
 # Minimum and maximum number of characters of a text.
@@ -63,7 +63,7 @@ def read_texts(files: Iterable[str], column: str) -> Iterator[str]:
     """The texts of one column of every file, or the lines of a .txt file, each in one line."""
     task = Classification(text_columns=(column,))
     for file in files:
-        for example in open_unanswered(file, task, ColumnsConfig()).examples:
+        for example in open_texts_to_predict(file, task, ColumnsConfig()).examples:
             if not isinstance(example, BadLine):
                 yield " ".join(example.texts[0].split())
 

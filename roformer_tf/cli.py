@@ -200,7 +200,8 @@ def _main(arguments: list[str]) -> int:
         run(name, flags, _)
     except (InputError, DivergedError, DifferenceError) as error:
         message = _(error.args[0])
-        print(f"roformer-tf{f' {name}' * (name in COMMANDS)}: {message}", file=sys.stderr)
+        program = f"roformer-tf {name}" if name in COMMANDS else "roformer-tf"
+        print(f"{program}: {message}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
     except Exception as error:
         problem = _storage_problem(error)

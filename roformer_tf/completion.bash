@@ -9,8 +9,11 @@ _roformer_tf() {
   if [[ $command == checkpoints && $COMP_CWORD -gt 2 ]]; then command+=" ${COMP_WORDS[2]}"; fi
   if [[ ! -v _roformer_tf_words["-$command"] ]]; then
     # Lines of flags begin with "  --flag", "  [--flag]"; those of commands with "  command".
-    _roformer_tf_words["-$command"]=$("$program" $command --help-all 2>/dev/null |
-      sed -nE "s/^  \[?(--[a-z0-9-]+).*/\1/p; s/^  ${command:+$command }([a-z][a-z-]+) .*/\1/p")
+    # `evaluate` has other flags with --corpus.
+    local variant=""; if [[ $command == evaluate ]]; then variant="--corpus"; fi
+    _roformer_tf_words["-$command"]=$(
+      for flag in "" $variant; do "$program" $command $flag --help-all 2>/dev/null; done |
+      sed -nE "s/^  \[?(--[a-z0-9-]+).*/\1/p; s/^  ${command:+$command }([a-z][a-z-]+) .*/\1/p" | sort -u)
   fi
   local found="${_roformer_tf_words["-$command"]}"
   if [[ $found == --* && $current != -* ]]; then return; fi  # the value of a flag: a file

@@ -144,6 +144,11 @@ class RoFormerConfig:
                 raise InputError(
                     f"{name} is {getattr(self, name)!r}, but must be one of {list(choices)}."
                 )
+        if self.attention_type == "unilm" and self.type_vocab_size == 1:
+            raise InputError(
+                "attention_type 'unilm' needs two segments, one for the given text and one for the "
+                "generated text, but type_vocab_size is 1. Use a model with two, or another mask."
+            )
         self._check_positions()
         if self.use_bias != (self.norm_type == "layer_norm"):
             raise InputError(

@@ -78,12 +78,10 @@ def temporary_folder(target: str | Path) -> Iterator[Path]:
         _sync(new)
         if target.exists():
             old = _unused(target, ".old")
-            old.mkdir()
-            if not _renamed(target, old / target.name):
-                old.rmdir()
+            if not _renamed(target, old):
                 raise _kept(new, target)
             new.replace(target)
-            shutil.rmtree(old)
+            remove(old)
         else:
             new.replace(target)
         _sync(target.parent)
@@ -277,8 +275,8 @@ def leftovers(folder: Path) -> set[Path]:
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder if it exists."""
-    if path.is_dir():
+    """Remove a file, a folder or a link if it exists; what a link refers to stays."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

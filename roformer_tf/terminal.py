@@ -118,7 +118,9 @@ class Progress(tqdm):
         if self.total and done:
             remaining = elapsed * (self.total - self.n) / done
             facts.append(_("remaining {time}", time=self.format_interval(remaining)))
-        return ", ".join([*facts, *[str(self.postfix)] * bool(self.postfix)])
+        if self.postfix:
+            facts.append(str(self.postfix))
+        return ", ".join(facts)
 
     def clear(self, *arguments: Any, **settings: Any) -> None:
         """Remove the bar from the terminal, so that a line can be printed."""

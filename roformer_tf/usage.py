@@ -74,7 +74,9 @@ def help_page(program: str, settings: Any, usual: str, everything: bool, _: Tran
         lines += ["", *wrapped(title, width), *_entries(group, width, _)]
     if "config" not in flags:
         config = _("YAML file with flags as its keys, or the name of a recipe.")
-        lines += [""] * everything + _entry("--config FILE", config, width)
+        if everything:
+            lines.append("")
+        lines += _entry("--config FILE", config, width)
     if everything and "language" not in flags:
         language = _("Language of help and messages: zh, en or auto. Default: auto, by the locale.")
         lines += _entry("--language NAME", language, width)

@@ -156,6 +156,7 @@ def test_a_missing_key_is_reported(name):
         ({"norm_type": "rms_norm"}, "use_bias True with norm_type 'rms_norm' is no known"),
         ({"use_bias": False}, "use_bias False with norm_type 'layer_norm' is no known"),
         ({"attention_type": "lm"}, "attention_type is 'lm', but must be one of .*'causal'"),
+        ({"attention_type": "unilm", "type_vocab_size": 1}, "'unilm' needs two segments"),
         ({"pooling": "max"}, r"pooling is 'max', but must be one of \['cls', 'mean', 'pooler'\]"),
         ({"num_labels": -1}, "num_labels is -1, but must be at least 0"),
         ({"num_labels": True}, "num_labels is True"),

@@ -123,7 +123,7 @@ def test_an_exception_leaves_a_folder_unchanged(failure, tmp_path):
     assert listing(tmp_path) == {"folder": None, "folder/old.txt": "old"}
 
 
-def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
+def test_a_kill_between_the_two_renames_keeps_the_old_folder(tmp_path, monkeypatch):
     target = tmp_path / "folder"
     put_folder(target, "old")
     renames = []
@@ -139,6 +139,9 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         put_folder(target, "new")
     assert sorted(text for text in listing(tmp_path).values() if text) == ["new", "old"]
+    monkeypatch.undo()
+    sweep(tmp_path)
+    assert listing(tmp_path) == {"folder": None, "folder/old.txt": "old"}
 
 
 def test_permissions_follow_the_umask(umask, tmp_path):
@@ -237,13 +240,13 @@ def test_sweep_removes_only_leftovers_of_killed_processes(tmp_path, monkeypatch)
     assert listing(tmp_path) == unrelated | {"twice": None, "twice/new.txt": "new"}
 
 
-def test_sweep_restores_a_folder_whose_replacement_was_interrupted(tmp_path):
-    put_folder(tmp_path / "model", "old")
-    (tmp_path / "model").rename(tmp_path / ".model.abcdefgh.old")  # killed between two renames
-    (tmp_path / ".model.hgfedcba.tmp").mkdir()
-    sweep(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["model"]
-    assert list((tmp_path / "model").iterdir())
+def test_a_link_to_a_folder_is_replaced_and_its_folder_stays(tmp_path):
+    put_folder(tmp_path / "elsewhere", "old")
+    (tmp_path / "folder").symlink_to(tmp_path / "elsewhere")
+    put_folder(tmp_path / "folder", "new")
+    assert listing(tmp_path / "folder") == {"new.txt": "new"}
+    assert listing(tmp_path / "elsewhere") == {"old.txt": "old"}
+    assert leftovers(tmp_path) == set()
 
 
 HOLDER = """

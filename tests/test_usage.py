@@ -159,7 +159,8 @@ def test_help_is_in_the_requested_language_or_that_of_the_locale(locale, typed):
 COMPLETE = """
 roformer-tf() { "$PYTHON" -m roformer_tf "$@"; }
 source <(roformer-tf --completion)
-for words in "" fin "checkpoints con" "runs --f" "runs --folder "; do
+for words in "" fin "checkpoints con" "runs --f" "runs --folder " "evaluate --sc" \\
+    "evaluate --co"; do
   IFS=" " read -ra COMP_WORDS <<< "roformer-tf $words"
   [[ $words == "" || $words == *" " ]] && COMP_WORDS+=("")
   COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -180,4 +181,4 @@ def test_bash_completes_commands_and_flags():
     assert done.stderr == ""
     commands, *rest = done.stdout.splitlines()
     assert {*commands.split()} == {name.split()[0] for name in cli.COMMANDS}
-    assert rest == ["finetune", "convert", "--folder", ""]
+    assert rest == ["finetune", "convert", "--folder", "", "--scalings", "--config --corpus"]

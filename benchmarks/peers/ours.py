@@ -257,14 +257,14 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     config = GenerateConfig(
         model="",
         text=tuple(texts),
-        writing=GenerationConfig(samples=samples, max_tokens=new),
+        generation=GenerationConfig(samples=samples, max_tokens=new),
         paraphrases=samples,
         batch_size=together * samples,
     )
-    generate_texts(model, texts, config)
+    list(generate_texts(model, texts, config))
 
     def run(count: int) -> Figures:
-        actual = timed(lambda: generate_texts(model, texts, config))(count)
+        actual = timed(lambda: list(generate_texts(model, texts, config)))(count)
         return {"seconds": actual["seconds"] / together}
 
     return Prepared(run, {})

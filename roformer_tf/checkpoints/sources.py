@@ -287,7 +287,7 @@ def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None
     if unknown and not ignore_unknown:
         shown = Translator("en").listing(unknown)
         raise InputError(
-            f"{source} contains {len(unknown)} tensors that no RoFormer of its config has: "
+            f"{source} contains tensors that no RoFormer of its config has ({len(unknown)}): "
             f"{shown}. Give the config that belongs to the weights, or ignore them with "
             "ignore_unknown (a command's --ignore-unknown)."
         )
@@ -390,12 +390,13 @@ def _pooling(source: OpenedSource) -> Pooling:
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
     has_dense = b".Dense" in (source.read(MODULES) or b"")
-    prompt = source.read_object(PROMPTS).get("default_prompt_name")
-    if has_dense or prompt is not None or modes not in (["mean"], ["cls"]):
+    library = source.read_object(PROMPTS)
+    changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
+    if has_dense or changes or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
-            "prompt, or another pooling than mean or cls. Use that library; or, for the means of "
-            f"its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
+            "prompt, a truncate_dim, or another pooling than mean or cls. Use that library; or, "
+            f"for the means of its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
         )
     return modes[0]
 

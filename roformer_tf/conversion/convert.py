@@ -190,9 +190,7 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     """The weight that differs most between two copies of a checkpoint."""
     # The writer has written all names of the table, so a difference is our mistake.
     assert first.shapes == second.shapes
-    values = {name: largest_difference(first[name], second[name]) for name in first}
-    name = max(values, key=values.__getitem__)
-    return Difference(values[name], name)
+    return max(Difference(largest_difference(first[name], second[name]), name) for name in first)
 
 
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:

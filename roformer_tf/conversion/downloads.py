@@ -1,14 +1,16 @@
 """Our own and the released checkpoints on the command line: list them, download one."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from roformer_tf.checkpoints import hub, registry
 from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
 from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.registry import Release
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.files import read_json
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +60,14 @@ def table() -> str:
     char: fills masks …
       chinese_roformer-char_L-6_H-384_A-6  chinese_roformer-char-small   6 × 384  in the cache
     """
-    lines = [f"tf-mini: {_OWN}", _own_line(), ""]
+    own, config = registry.own(), read_json(registry.own() / CONFIG, "Install the package again.")
+    where = f"in this package, {(own / WEIGHTS).stat().st_size / 1e6:,.0f} MB"
+    lines = [f"tf-mini: {_OWN}", _line(registry.MINI, "", config, where), ""]
     # registry.json lists the releases of a family together, as `groupby` requires.
     for family, group in groupby(registry.releases(), key=lambda release: release.family):
         members = list(group)
-        lines += [f"{family}: {members[0].what_for}", *map(_line, members), ""]
+        shown = (_line(x.name, x.aliases[0], x.config, _where(x)) for x in members)
+        lines += [f"{family}: {members[0].what_for}", *shown, ""]
     lines += [
         "Name, short name, layers × hidden size, and location or size (-: unknown).",
         f"The cache: {registry.folder()}",
@@ -71,19 +76,12 @@ def table() -> str:
     return "\n".join(lines)
 
 
-def _line(release: Release) -> str:
-    sizes = f"{release.config['num_hidden_layers']} × {release.config['hidden_size']}"
-    return f"  {release.name:49} {release.aliases[0]:34} {sizes:>9}  {_where(release)}"
+def _line(name: str, alias: str, config: Mapping[str, Any], where: str) -> str:
+    sizes = f"{config['num_hidden_layers']} × {config['hidden_size']}"
+    return f"  {name:49} {alias:34} {sizes:>9}  {where}"
 
 
 _OWN = "Our own, the default of `finetune`: fills masks, fine-tunes; words. Apache-2.0."
-
-
-def _own_line() -> str:
-    config = RoFormerConfig.from_file(registry.own() / CONFIG)
-    sizes = f"{config.num_hidden_layers} × {config.hidden_size}"
-    megabytes = (registry.own() / WEIGHTS).stat().st_size / 1e6
-    return f"  {registry.MINI:49} {'':34} {sizes:>9}  in this package, {megabytes:,.0f} MB"
 
 
 def _where(release: Release) -> str:

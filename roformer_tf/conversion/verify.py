@@ -99,7 +99,6 @@ def verify(config: VerifyConfig) -> None:
             mask = "bidirectional"  # transformers has only this mask and the causal one
         # The other library runs first: it is the one that can be missing or fail.
         inputs = encode(source, checkpoint)
-        epsilon = checkpoint.config.layer_norm_eps
         theirs = their_outputs(config.against, source, inputs, mask)
         ours = our_outputs(config.against, source, inputs, mask)
     rows, length = inputs["token_ids"].shape
@@ -112,7 +111,7 @@ def verify(config: VerifyConfig) -> None:
         rows=rows,
         length=length,
         mask=mask,
-        epsilon=epsilon,
+        epsilon=checkpoint.config.layer_norm_eps,
     )
     print_differences(differences(ours, theirs, inputs["token_ids"]))
 

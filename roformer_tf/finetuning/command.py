@@ -118,7 +118,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     task = define_task(config, layout, sets)
     if config.label_names:
         task, sets = name_labels(config.label_names, task, sets)
-    is_taught = config.loss.teacher is not None and not task.writes
+    is_taught = config.loss.teacher is not None and not task.generates
     if is_taught:
         sets = dataclasses.replace(sets, unlabelled=read_unlabelled(config, task))
     elif config.unlabelled and config.adapt == "no":
@@ -258,7 +258,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
-    if config.compare_without_teacher and task.writes:  # the teacher replaces a loss
+    if config.compare_without_teacher and task.generates:  # the teacher replaces a loss
         useless["compare_without_teacher"] = "a loss that a teacher adds to"
     for field in dataclasses.fields(config.vectors):
         is_set = getattr(config.vectors, field.name) != field.default
@@ -405,7 +405,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
-    if task.writes:
+    if task.generates:
         architecture = architecture.replace(attention_type="unilm")
     elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token, which a prediction is read from, attends to no other.
@@ -441,11 +441,17 @@ def _without_head_warnings() -> Iterator[None]:
 def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: InitialState) -> int:
     """Maximum length of a sequence, as set or by the training texts' lengths; print it.
 
-    Raises InputError if the model has learned positions, and not so many.
+    Raises InputError if the model has learned positions, and not so many, or no segment for second
+    texts.
     """
-    lengths = task.labelling.encode(sets.train, initial.tokenizer).lengths
+    encoded = task.labelling.encode(sets.train, initial.tokenizer)
+    if initial.architecture.type_vocab_size == 1 and any(map(np.any, encoded.segment_ids)):
+        raise InputError(
+            f"{config.checkpoint} has one segment (type_vocab_size 1), but the second text of a "
+            f"{task.name} is in another one. Give a checkpoint with two."
+        )
     if config.max_length == "auto":
-        chosen = pick_max_length(lengths, task.labelling.default_max_length)
+        chosen = pick_max_length(encoded.lengths, task.labelling.default_max_length)
         if initial.architecture.position_embedding_type == "learned":
             chosen = min(chosen, initial.architecture.max_position_embeddings)
     else:
@@ -461,7 +467,7 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
     say(
         "sequences of at most {length} tokens; {longer:.1%} of the training texts are longer",
         length=chosen,
-        longer=np.mean(lengths > chosen),
+        longer=np.mean(encoded.lengths > chosen),
     )
     return chosen
 

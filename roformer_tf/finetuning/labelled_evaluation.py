@@ -87,17 +87,16 @@ def evaluate(config: EvaluateConfig) -> None:
         for example in read_examples(config.data, layout, columns)
     ]
     examples = task.labelling.named(examples)
+    task = TASKS[task.name].adapted(task, examples)
     for example in examples:
         task.labelling.target(example)  # raises InputError for a label that it does not know
     if task.reranks:
-        examples = FirstStage(examples, text_vectors(examples, config.first_stage)).ordered(
-            examples
-        )
+        first_stage = FirstStage(examples, text_vectors(examples, config.first_stage))
+        examples = first_stage.ordered(examples)
     elif config.first_stage is not None:
         raise InputError(
             f"first_stage is for reranking documents, not for {task.name}. Remove --first-stage."
         )
-    task = TASKS[task.name].adapted(task, examples)
     report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:

@@ -197,7 +197,7 @@ class Results:
             trials=[_line(result) for result in self.trials] if len(self.trials) > 1 else [],
             settings=settings,
             hardware=describe_machine(),
-            answered_by={"engine": choice.engine, "precision": choice.precision},
+            computed_by={"engine": choice.engine, "precision": choice.precision},
             seconds={"training": sum(result.seconds for result in self.trials), "baseline": fitted},
         )
 

@@ -15,7 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import good_examples, open_unanswered
+from roformer_tf.labelled.reading import good_examples, open_texts_to_predict
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress, say
@@ -34,7 +34,7 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     """The examples of --unlabelled, without labels. Raises InputError for files without any."""
     examples: list[Example] = []
     for path in config.unlabelled:
-        opened = open_unanswered(path, task, config.columns)
+        opened = open_texts_to_predict(path, task, config.columns)
         if opened.report:
             say(opened.report)
         good = good_examples(path, opened.examples, config.columns.strict)

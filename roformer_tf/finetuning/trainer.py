@@ -95,7 +95,7 @@ class Trainer:
 
     def _wrapped(self, model: PretrainedModel) -> PretrainedModel:
         """What is compiled to train a model: itself, or a wrapper with the same weights."""
-        if self.task.writes or self.task.compares:
+        if self.task.generates or self.task.compares:
             return BatchTraining(model, self.task)
         if self.task.separate_texts:
             return VectorTraining(model, self.task, self.micro_batches)

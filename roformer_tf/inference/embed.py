@@ -193,13 +193,12 @@ class VectorSettings:
             return embedder_from(opened, self)
 
 
-def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -> TextEmbedder:
+def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
     """Use any model for its vectors, fine-tuned or not.
 
     settings: those that are None are read from its embedding.json. Raises InputError for a damaged
     model, and for one without a vocabulary, the weights of the pooling, or so many dimensions.
     """
-    settings = settings or VectorSettings()
     if opened.is_export:
         return _of_export(opened, settings)
     pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length

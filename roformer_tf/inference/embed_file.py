@@ -92,7 +92,7 @@ def _untrained_cut(embedder: TextEmbedder) -> str:
 def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
     """One line on the whole file."""
     facts = Message(
-        "{rows:,} texts in {seconds:.1f} s, {speed:,.0f} a second",
+        "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
         rows=rows,
         seconds=seconds,
         speed=rows / max(seconds, 1e-9),

@@ -1,7 +1,7 @@
 """The body of `generate`: prompts → texts from a causal or a UniLM language model."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -12,7 +12,6 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
-from roformer_tf.readers.records import chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
     CausalModel: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
-# Prompts in memory at a time; within them, those of similar length form batches.
+# Prompts that are continued before their texts are written; within them, those of similar length
+# form batches.
 CHUNK = 512
 # `--paraphrases` samples at least 20 texts, and each token from the 5 likeliest, as the released
 # script does (RoFormer-Sim, generate.py).
@@ -60,7 +60,7 @@ class GenerateConfig:
     output: Annotated[str | None, "FILE"] = None
     """File to write, a TSV with the columns input, output, score: the mean log-probability of a
     token in nats, or of a paraphrase its cosine with the input."""
-    writing: GenerationConfig = field(default_factory=GenerationConfig)
+    generation: GenerationConfig = field(default_factory=GenerationConfig)
     paraphrases: int = 0
     """Of a sim model: the number of paraphrases, the nearest first, out of --samples (default: at
     least 20)."""
@@ -83,9 +83,9 @@ class GenerateConfig:
         check_not_blank("text", self.text)
         check_numbers(self, "batch_size", at_least=1)
         check_numbers(self, "paraphrases", at_least=0)
-        if self.paraphrases and self.writing.beams > 1:
+        if self.paraphrases and self.generation.beams > 1:
             raise InputError("--paraphrases are sampled, which --beams are not. Omit one of them.")
-        many = len(self.text) != 1 or self.writing.samples > 1 or self.writing.beams > 1
+        many = len(self.text) != 1 or self.generation.samples > 1 or self.generation.beams > 1
         if self.stream and (many or self.paraphrases):
             raise InputError(
                 "--stream prints a single text: give one prompt, and no --samples, --beams or "
@@ -119,16 +119,20 @@ def generate(config: GenerateConfig) -> None:
     with Progress(
         desc=Message("generate"), unit=Message("texts"), total=len(texts), disable=is_short
     ) as bar:
+        # Nothing is generated before it is written or printed.
+        outputs = zip(
+            texts, generate_texts(model, texts, config, lambda *_: bar.update()), strict=True
+        )
         if config.output is not None:
-            _write(config.output, config, model, texts, bar)
+            _write(config.output, outputs)
         elif config.stream:
-            _stream(model, texts[0], config.writing)
+            _stream(model, texts[0], config.generation)
         else:
-            for outputs in generate_texts(model, texts, config, bar.update):
-                for output in outputs:
+            for _, each in outputs:
+                for output in each:
                     print(output.text)
     seconds = time.perf_counter() - began
-    report(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.")
+    report(f"prompts: {len(texts):,}; {seconds:.1f} s, without loading.")
 
 
 def _stream(model: "CausalModel", text: str, config: GenerationConfig) -> None:
@@ -204,25 +208,29 @@ def generate_texts(
     model: "CausalModel",
     texts: Sequence[str],
     config: GenerateConfig,
-    on_done: Callable[[], Any] = lambda: None,
-) -> list[list[ScoredText]]:
+    on_done: Callable[..., Any] = lambda *_: None,
+) -> Iterator[list[ScoredText]]:
     """The texts generated for each prompt: as many as `samples`, or `paraphrases`.
 
-    on_done: called after each prompt.
+    on_done: as of `generate_ids`.
     """
-    settings = config.writing
+    from roformer_tf.models.generation import turns_of
+
+    settings = config.generation
     if config.paraphrases:
         settings = sampling_settings(settings, config.paraphrases)
-    outputs = model.generate_ids(
-        [model.encode_prompt(text) for text in texts],
-        settings,
-        rows=config.batch_size,
-        on_done=lambda *_: on_done(),
-    )
-    if config.paraphrases:
-        candidates = [[output.text for output in each] for each in outputs]
-        return nearest_paraphrases(model, texts, candidates, config.paraphrases)
-    return [[ScoredText(output.text, output.score) for output in each] for each in outputs]
+    prompts = [model.encode_prompt(text) for text in texts]
+    turns = turns_of(prompts)  # of all: equal prompts have different samples in every chunk
+    for start in range(0, len(texts), CHUNK):
+        part = slice(start, start + CHUNK)
+        outputs = model.generate_ids(
+            prompts[part], settings, rows=config.batch_size, turns=turns[part], on_done=on_done
+        )
+        if config.paraphrases:
+            candidates = [[output.text for output in each] for each in outputs]
+            yield from nearest_paraphrases(model, texts[part], candidates, config.paraphrases)
+        else:
+            yield from ([ScoredText(x.text, x.score) for x in each] for each in outputs)
 
 
 def sampling_settings(config: GenerationConfig, paraphrases: int) -> GenerationConfig:
@@ -256,14 +264,10 @@ def nearest_paraphrases(
     return chosen
 
 
-def _write(
-    output: str, config: GenerateConfig, model: "CausalModel", texts: Sequence[str], bar: Progress
-) -> None:
-    """A TSV of all prompts, some hundreds at a time."""
-    with opened_text(output) as out:
+def _write(path: str, outputs: Iterable[tuple[str, list[ScoredText]]]) -> None:
+    """A TSV of prompts and what was generated for each."""
+    with opened_text(path) as out:
         out.write(tsv_line(COLUMNS))
-        for chunk in chunks(texts, CHUNK):
-            outputs = generate_texts(model, chunk, config, bar.update)
-            for text, each in zip(chunk, outputs, strict=True):
-                for output_text in each:
-                    out.write(tsv_line((text, output_text.text, f"{output_text.score:.6f}")))
+        for text, each in outputs:
+            for output in each:
+                out.write(tsv_line((text, output.text, f"{output.score:.6f}")))

@@ -22,7 +22,7 @@ from roformer_tf.inference.prediction_files import (
 from roformer_tf.inference.text_files import TextFileConfig, report
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import is_stdin
@@ -109,11 +109,11 @@ def predict_file(config: PredictConfig) -> None:
     if config.labels:
         finetuned = finetuned.with_task(finetuned.task.asked(config.labels, config.template))
     task = finetuned.task.decoding.with_top_k(config.top_k)
-    unanswered = open_unanswered(config.input, task, config.reading.columns())
-    rows = _all_good(unanswered.examples, config) if config.strict else unanswered.examples
+    to_predict = open_texts_to_predict(config.input, task, config.reading.columns())
+    rows = _all_good(to_predict.examples, config) if config.strict else to_predict.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written
-    report(unanswered.report)
+    report(to_predict.report)
     table = _Table(task, config)
     with (
         prediction_file(config.output, table.names, task) as out,
@@ -225,12 +225,9 @@ def _skipped_rows(config: PredictConfig) -> SkippedRows:
 
 def _bad(count: int, skipped: SkippedRows) -> str:
     """Which of so many rows have no prediction, and why."""
-    bad = skipped.rows
-    first = Message("{bad:,} of {rows:,} rows have no prediction:", bad=bad, rows=count)
-    if bad == 1:
-        first = Message("1 row has no prediction:")
     lines = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-    return Message("{first}\n{lines}", first=first, lines=lines)
+    values = {"bad": skipped.rows, "rows": count, "lines": lines}
+    return Message("rows without a prediction: {bad:,} of {rows:,}\n{lines}", **values)
 
 
 def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:

@@ -135,16 +135,16 @@ def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator
     if kind == ".xlsx":
         with _written(output) as temporary, _sheet(temporary, names, between) as sheet:
             yield sheet
-    elif kind == ".csv":
-        with opened_text(output, "utf-8-sig") as out:  # Excel recognizes UTF-8 by its mark
+        return
+    # Excel recognizes UTF-8 by its mark.
+    with opened_text(output, "utf-8-sig" if kind == ".csv" else "utf-8") as out:
+        if kind == ".csv":
             yield _csv(out, names, between)
-    elif kind == ".jsonl":
-        with opened_text(output) as out:
+        elif kind == ".jsonl":
             yield PredictionFile(
                 lambda cells: out.write(json.dumps(cells, ensure_ascii=False) + "\n"), out.flush
             )
-    else:
-        with opened_text(output) as out:
+        else:
             out.write(tsv_line(names))
             yield PredictionFile(
                 lambda cells: out.write(tsv_line(cells.values(), between)), out.flush

@@ -33,7 +33,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.inference.embed import TextEmbedder, embedder_from
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings, embedder_from
 from roformer_tf.inference.fill_mask import MASK, MaskedModel, candidates, filled
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model
 from roformer_tf.labelled.examples import Example
@@ -168,12 +168,10 @@ def load(
     with open_model(source, engine, precision) as opened:
         if opened.is_finetuned:
             return _of_task(opened, batch_size, top)
-        if opened.has_embedding_file:
-            return _of_vectors(embedder_from(opened), batch_size)
-        if opened.is_masked_lm:
+        if not opened.has_embedding_file and opened.is_masked_lm:
             return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)
-        embedder = embedder_from(opened)
-        if embedder.config.pooling == "mean":
+        embedder = embedder_from(opened, VectorSettings())
+        if not opened.has_embedding_file and embedder.config.pooling == "mean":
             is_lm = opened.scores_vocabulary
             kind = "a causal language model" if is_lm else "an encoder without a head"
             logger.warning(

@@ -15,7 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, SkippedRows
 from roformer_tf.labelled.headers import FirstLine
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -86,8 +86,7 @@ def checked_rows(
                 checked.count += 1
         if skipped.rows:
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-            which = "1 row has" if skipped.rows == 1 else f"{skipped.rows:,} rows have"
-            raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
+            raise InputError(f"rows without text: {skipped.rows:,}\n{bad}\nFix or remove them.")
         if not checked.count:
             message = Message("{name} holds no text. Give a file with one in each line.", name=name)
             raise InputError(message)
@@ -105,9 +104,9 @@ def checked_texts(
 
     make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
-    unanswered = open_unanswered(path, Texts(text_columns=columns), config.columns())
-    rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
-    return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.report)
+    to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
+    rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
 
 
 def check_not_blank(name: str, texts: Sequence[str]) -> None:

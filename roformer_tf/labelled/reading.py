@@ -379,7 +379,7 @@ def good_examples(
     return examples
 
 
-class Unanswered(NamedTuple):
+class TextsToPredict(NamedTuple):
     """The texts of a file to predict."""
 
     report: str
@@ -388,7 +388,7 @@ class Unanswered(NamedTuple):
     """One for each row, in order; to be read once."""
 
 
-def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unanswered:
+def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -> TextsToPredict:
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
@@ -408,7 +408,7 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
             texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)
     prepare = task.labelling.for_prediction
-    return Unanswered(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
+    return TextsToPredict(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
 
 
 def columns_to_predict(

@@ -39,7 +39,8 @@ class EagerCalls:
         The first call of a kind is Keras' own: tracing takes as long as twenty calls. A model whose
         layers or variables have changed, by `quantize` or `enable_lora`, is traced again.
         """
-        if not (_is_inference(settings) and _is_known(inputs)):
+        is_inference = settings in ({}, {"training": False}, {"training": None})
+        if not (is_inference and _is_known(inputs)):
             return None
         if not is_called_alone(keras) or model.run_eagerly or not _is_ours(model):
             return None
@@ -60,10 +61,6 @@ class EagerCalls:
             plain = partial(keras.Model.__call__, model)
             self.functions[kind] = graph_of(plain, inputs) if known else None
         return self.functions[kind]
-
-
-def _is_inference(settings: Mapping[str, Any]) -> bool:
-    return not settings or (set(settings) == {"training"} and not settings["training"])
 
 
 def _is_known(inputs: Mapping[str, Any]) -> bool:

@@ -86,7 +86,7 @@ class GenerationMixin:
             Prompt(number, list(ids), settings, turn, min(settings.max_tokens, limit - len(ids)))
             for number, (ids, settings, turn) in enumerate(zip(prompts, config, every, strict=True))
         ]
-        return self._generator.write(requests, rows, on_token, on_done, given_up)
+        return self._generator.generate(requests, rows, on_token, on_done, given_up)
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""

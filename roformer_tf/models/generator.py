@@ -90,7 +90,7 @@ class Generator:
         self.holes = np.flatnonzero(~known)
         """Ids without a token: a vocabulary may have fewer tokens than embeddings, or gaps."""
 
-    def write(
+    def generate(
         self,
         prompts: Sequence[Prompt],
         rows: int,
@@ -102,8 +102,8 @@ class Generator:
         results: list[list[Continuation]] = [[] for _ in prompts]
         with self.lock:
             for batch in _batches(prompts, rows):
-                generate = self._search if batch[0].config.beams > 1 else self._sample
-                for number, continuations in generate(batch, on_token, given_up):
+                continued = self._search if batch[0].config.beams > 1 else self._sample
+                for number, continuations in continued(batch, on_token, given_up):
                     results[number] = continuations
                     on_done(number, continuations)
             self.decoder.end()

@@ -56,6 +56,13 @@ class LanguageModel(EncoderModel):
             self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
         self.build()
 
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Any:
+        """Logits or losses at every position, or at the masked ones."""
+        hidden = self.encoder(
+            encoder_inputs(inputs), training=training, positions=inputs.get("masked_positions")
+        )
+        return self.logits_or_losses(hidden, inputs, training)
+
     def logits(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         """Logits over the vocabulary: hidden (…, H) → (…, V) float32."""
         return self.mlm(hidden, self.encoder.embeddings.words(), training=training)
@@ -121,13 +128,6 @@ class RoFormerForMaskedLM(LanguageModel):
             within(positions, length)
         return inputs
 
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits over the vocabulary at every position, or at the masked ones."""
-        hidden = self.encoder(
-            encoder_inputs(inputs), training=training, positions=inputs.get("masked_positions")
-        )
-        return self.logits_or_losses(hidden, inputs, training)
-
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RoFormerForCausalLM(GenerationMixin, LanguageModel):
@@ -147,11 +147,6 @@ class RoFormerForCausalLM(GenerationMixin, LanguageModel):
         super().__init__(config, name, **kwargs)
         if self.config.attention_type != "causal":  # the only mask of transformers' class
             self.architecture = RoFormerForMaskedLM.architecture
-
-    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Logits of the next token at every position."""
-        hidden = self.encoder(encoder_inputs(inputs), training=training)
-        return self.logits_or_losses(hidden, inputs, training)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

@@ -100,7 +100,9 @@ class IncrementalDecoder:
     def append(self, token_ids: npt.NDArray[np.integer[Any]]) -> npt.NDArray[np.float32]:
         """Append a token (B,) to each text: logits (B, V) float32 of the next one."""
         self._next += 1  # position and order both grow by one
-        self._use_fast_step()
+        if self._step is None and self._fast_step is not None:
+            self._fast_step.begin(self._released_caches(), self.slot)
+            self._step = self._fast_step
         # All slots are used: a text became longer than `begin` expected.
         if self.slot == self._key_order.shape[1]:
             for cache in self._current_caches():
@@ -127,12 +129,6 @@ class IncrementalDecoder:
             self._step = None
         for cache in self.caches:
             cache.clear(0, 0)
-
-    def _use_fast_step(self) -> None:
-        """Move keys and values to the fast step, if there is one."""
-        if self._step is None and self._fast_step is not None:
-            self._fast_step.begin(self._released_caches(), self.slot)
-            self._step = self._fast_step
 
     def _released_caches(self) -> Iterator[KeysAndValues]:
         """The model's own keys and values, each released when it is taken."""

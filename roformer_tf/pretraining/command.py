@@ -175,9 +175,9 @@ def _check_stages(stages: Sequence[Stage], length: int | None) -> None:
         parts = stage.accumulate * replicas()
         if stage.batch_size % parts:
             raise InputError(
-                f"{which}batches of {stage.batch_size} sequences cannot be split over "
-                f"{replicas()} devices in {stage.accumulate} micro-batches: give a batch size that "
-                f"is a multiple of {parts}."
+                f"{which}batches of {stage.batch_size} sequences cannot be split over the devices "
+                f"({replicas()}) and micro-batches ({stage.accumulate}): give a batch size that is "
+                f"a multiple of {parts}."
             )
         if length not in (None, stage.length):
             raise InputError(
@@ -223,9 +223,12 @@ def _describe(run: PretrainingRun) -> None:
             **counts,
         )
     if replicas() > 1 or run.group.count > 1:
-        print(
-            f"batches are split over {replicas()} copies of the model, each on "
-            f"{run.config.hardware.model_parallel} devices, in {run.group.count} processes"
+        say(
+            "batches are split over the copies of the model: {copies}; devices of each: {devices}; "
+            "processes: {processes}",
+            copies=replicas(),
+            devices=run.config.hardware.model_parallel,
+            processes=run.group.count,
         )
 
 

@@ -129,8 +129,7 @@ def costs(
         for number, stage in enumerate(stages, start=1)
     ]
     sums = {key: sum(line[key] for line in lines) for key in ("rows", "tokens", "flops")}
-    whole = {"recipe": name, "parameters": count, **sums}
-    return [whole, *(lines if len(lines) > 1 else [])]
+    return [{"recipe": name, "parameters": count, **sums}, *(lines if len(lines) > 1 else [])]
 
 
 def rendered(lines: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:

@@ -249,7 +249,7 @@ def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str
     """Print the figures; of several scalings their losses only, in a column each."""
     kind = "tokens" if report["objective"] == "causal" else "masked tokens"
     longest = max(map(int, report["by_length"]))
-    print(f"{report['predictions']:,} {kind} of {report['texts']:,} texts, equal at every length")
+    print(f"texts: {report['texts']:,}; {report['predictions']:,} {kind}, equal at every length")
     lengths = [f"{int(length):,}" for length in report["by_length"]]
     spans = [f"{span['from']:,}–{span['to']:,}" for span in report["by_position"]]
     if len(by_scaling) > 1:

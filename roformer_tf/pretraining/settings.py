@@ -230,17 +230,15 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         counts = ("batch_size", "steps", "save_every", "log_every")
         check_numbers(self, *counts, "evaluation_rows", "keep_checkpoints", at_least=1)
+        # The settings of all stages are checked now, not when each begins.
         for number, stage in enumerate(self.plan(), start=1):
-            self._check_stage(stage, f"stage {number}: " if self.stages else "")
-
-    def _check_stage(self, stage: Stage, which: str) -> None:
-        """Check the settings of a stage now, not when it begins."""
-        try:
-            self.optimizer_of(stage)
-            if self.corpus:
-                self.preparation(stage.length, Path(self.output, "rows"))
-        except InputError as error:
-            raise InputError(f"{which}{error}") from None
+            try:
+                self.optimizer_of(stage)
+                if self.corpus:
+                    self.preparation(stage.length, Path(self.output, "rows"))
+            except InputError as error:
+                which = f"stage {number}: " if self.stages else ""
+                raise InputError(f"{which}{error}") from None
 
     def optimizer_of(self, stage: Stage) -> OptimizerConfig:
         """The optimizer's settings in a stage."""

@@ -133,7 +133,7 @@ def search(config: SearchConfig) -> None:
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
-        report(f"{embedder.described}.")
+        report(Message("{report}.", report=embedder.described))
         if config.documents is not None:
             _add(config, folder, embedder, config.documents)
         if not config.queries:
@@ -171,8 +171,8 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
             bar.update()
     seconds = time.perf_counter() - start
     report(
-        f"{len(queries):,} queries among {len(retriever.index):,} documents in {seconds:.1f} s, "
-        f"{1e3 * seconds / len(queries):.1f} ms each."
+        f"queries: {len(queries):,}, documents: {len(retriever.index):,}; {seconds:.1f} s, "
+        f"{1e3 * seconds / len(queries):.1f} ms a query."
     )
 
 
@@ -188,11 +188,12 @@ def _queries(config: SearchConfig) -> Sequence[str]:
 
 
 def _is_file(query: str) -> bool:
-    """Whether one query is the name of a file, perhaps of one that is missing."""
-    is_named = Path(query).suffix.lower() in KINDS and len(query.split()) == 1
+    """Whether one query is the name of a file; a single word may be that of a missing one."""
     with suppress(OSError, ValueError):  # longer than a name, or with a character that none has
-        return is_named or is_stdin(query) or is_url(query) or Path(query).is_file()
-    return False
+        if Path(query).is_file():
+            return True
+    is_name = is_stdin(query) or is_url(query) or Path(query).suffix.lower() in KINDS
+    return is_name and len(query.split()) == 1
 
 
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
@@ -209,15 +210,15 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
         )
     if config.index is None:
         return
-    counts = [f"{added.new:,} new"]
-    counts += [f"{added.updated:,} updated"] if added.updated else []
-    counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
-    report(f"{folder} has {added.total:,} documents: {', '.join(counts)}.")
+    report(
+        f"documents in {folder}: {added.total:,} ({added.new:,} new, {added.updated:,} updated, "
+        f"{added.unchanged:,} unchanged)."
+    )
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:
     """Delete documents from the index, and name those that it does not have."""
     missing = delete_documents(folder, ids)
-    report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
+    report(f"documents deleted from {folder}: {len(set(ids)) - len(missing):,}.")
     if missing:
         report(f"warning: no document has the id {', '.join(missing)}.")

@@ -91,7 +91,7 @@ class Hit(NamedTuple):
     number: int
     """Its number in the database."""
     score: float
-    """The cosine; of a hybrid search the sum; after reranking, the prediction of that model."""
+    """The cosine; of a hybrid search the sum; of a reranked document the combined score."""
 
 
 class Result(NamedTuple):
@@ -252,17 +252,14 @@ def word_scores(connection: Connection, query: str, numbers: np.ndarray) -> np.n
     scores = np.zeros(len(numbers), np.float32)
     if not rare:  # FTS5 refuses an empty expression
         return scores
+    # Terms as phrases of an FTS5 query.
+    quoted = ['"' + term.replace('"', '""') + '"' for term in rare[:RAREST]]
     cursor = connection.execute(
         "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
-        (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
+        (*WEIGHTS, " OR ".join(quoted)),
     )
     matches = np.array(cursor.fetchall()).reshape(-1, 2)
     rowids = matches[:, 0].astype(np.int64)
     allowed = np.isin(rowids, numbers)
     scores[np.searchsorted(numbers, rowids[allowed])] = matches[allowed, 1]
     return scores
-
-
-def _quoted(term: str) -> str:
-    """A term as a phrase of an FTS5 query."""
-    return '"' + term.replace('"', '""') + '"'

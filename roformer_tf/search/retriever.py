@@ -122,7 +122,7 @@ class Retriever:
             yield self._reranked(query, hits)[:top]
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """The first of the hits in the combined order; those after them are dropped."""
+        """The first of the hits in the combined order, then the rest, with the search's scores."""
         if self.reranker is None or not hits:
             return hits
         results = self.index.read(hits[: self.reranked])
@@ -130,4 +130,5 @@ class Retriever:
         weight = self.reranker.weight
         combined = scores if weight == 1 else fused([x.score for x in results], scores, weight)
         order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order
-        return [Hit(results[i].number, float(combined[i])) for i in order]
+        first = [Hit(results[i].number, float(combined[i])) for i in order]
+        return first + hits[self.reranked :]

@@ -139,8 +139,7 @@ def _manifest(
     changed = {key: x for key, x in weights.items() if x is not None}
     manifest = replace(manifest, **changed)
     if changed or not exists:
-        values = (json.dumps(asdict(manifest)),)
-        connection.execute("UPDATE settings SET manifest = ?", values)
+        connection.execute("UPDATE settings SET manifest = ?", (json.dumps(asdict(manifest)),))
     return manifest
 
 

@@ -91,7 +91,7 @@ def create_app(
             CORSMiddleware, allow_origins=api.cors_origins, allow_methods=["*"], allow_headers=["*"]
         )
     for model in models:
-        metrics.add_model(model.name, model.health["task"])
+        metrics.models.labels(model.name, model.health["task"]).set(1)
         _add_pages(model, names)
         _add_models(model.router, [model.name])
     _add_probes(app, batchers)

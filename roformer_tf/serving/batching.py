@@ -59,9 +59,7 @@ class Batcher(Generic[Item, Result]):
         """
         step, results = self.limits.max_texts, list[Result]()
         for start in range(0, len(items), step):
-            batch: list[Result] = await asyncio.wrap_future(
-                self.submit(items[start : start + step])
-            )
+            batch = await asyncio.wrap_future(self.submit(items[start : start + step]))
             results += batch
         return results
 

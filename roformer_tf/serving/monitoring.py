@@ -34,7 +34,7 @@ class ServiceMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._info = Gauge(
+        self.models = Gauge(
             "roformer_model_info",
             "A served model; always 1.",
             ["model", "task"],
@@ -65,10 +65,6 @@ class ServiceMetrics:
             buckets=SECONDS,
             registry=registry,
         )
-
-    def add_model(self, name: str, task: str) -> None:
-        """Add a model to those that the metrics name."""
-        self._info.labels(name, task).set(1)
 
     @contextmanager
     def batch(self, texts: int) -> Iterator[None]:

@@ -44,6 +44,8 @@ def _readable(text: str) -> str:
 
 
 Text = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pattern": r"\S"})]
+# A whole number is a text, as in a file of documents.
+Id = Annotated[Text, BeforeValidator(lambda x: str(x) if type(x) is int else x)]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
 Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
 # An example, by its number of texts.
@@ -172,13 +174,20 @@ class AskedRequest(TextsRequest[Text]):
     template: Text | None = Field(None, description="A sentence about a label, which is {} in it.")
 
 
+def _as_id(value: Any) -> Any:
+    """A whole number as a text, as in a file of documents."""
+    return str(value) if type(value) is int else value
+
+
 class IndexedDocument(BaseModel):
     """A document; other keys than `id` and `text` are metadata: texts, numbers, true or false."""
 
     model_config = ConfigDict(extra="allow", strict=True)
     __pydantic_extra__: dict[str, str | int | FiniteFloat | bool | None]
 
-    id: Text | None = Field(None, description="Replaces the document that has it.")
+    id: Id | None = Field(
+        None, description="Replaces the document that has it. Numbers become text."
+    )
     text: Text
 
 
@@ -234,7 +243,9 @@ class SearchResult(BaseModel):
     """A document of the index."""
 
     document: str
-    score: float = Field(description="The higher, the better.")
+    score: float = Field(
+        description="The higher, the better. After the reranked documents: that of the search."
+    )
     id: str | None = Field(None, description="Of documents that have one.")
 
 
@@ -293,10 +304,6 @@ OnlyTrue = Annotated[Literal[True] | None, BeforeValidator(_no_number)]
 def has(key: str) -> Callable[[Any], bool]:
     """Whether a value is an object with this key."""
     return lambda value: isinstance(value, dict) and key in value
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, list)
 
 
 def _first_is_list(value: Any) -> bool:
@@ -405,7 +412,8 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
         # Text Embeddings Inference documents [["a"], ["b"]] for two texts; ["a", "b"] works, too.
         alone = BeforeValidator(lambda x: x[0] if isinstance(x, list) and len(x) == 1 else x)
         several = Annotated[list[Annotated[example, alone]], _SEVERAL]  # type: ignore[valid-type]
-        inputs = either(example, several, _is_list if columns == 1 else _first_is_list)
+        is_several = _first_is_list if columns > 1 else lambda x: isinstance(x, list)
+        inputs = either(example, several, is_several)
         tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
         request = either(request, tei, has("inputs"))
     return either(request, AskedRequest, has("labels")) if can_be_asked else request

@@ -146,8 +146,9 @@ def _add_documents(router: APIRouter, index: "SearchIndex", queue: VectorQueue) 
     @router.post("/documents", summary="The same as PUT")
     async def put(body: Annotated[DocumentsRequest, Body(examples=[DOCUMENTS])]) -> writing.Added:
         check_texts([x.text for x in body.documents], config.limits)
-        rows = [(x.text, x.id, x.model_extra or {}) for x in body.documents]
-        documents = [Document(text, name, as_metadata(cells)) for text, name, cells in rows]
+        documents = [
+            Document(x.text, x.id, as_metadata(x.model_extra or {})) for x in body.documents
+        ]
         return await batcher.call(partial(add, documents))
 
     @router.delete("/documents/{name:path}", summary="Delete a document")

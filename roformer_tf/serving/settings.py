@@ -174,7 +174,7 @@ def model_name(source: str | Path) -> str:
 
 def _check_names(names: tuple[str, ...], models: int) -> None:
     if len(names) != models:
-        raise InputError(f"--names has {len(names)} names for {models} models. Give one for each.")
+        raise InputError(f"models: {models}, but --names: {len(names)}. Give a name for each.")
     if len(names) == 1:  # which needs no name in a request
         return
     for name in names:

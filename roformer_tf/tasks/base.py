@@ -87,7 +87,7 @@ class Task(TaskSettings):
     """Whether an example's candidates are documents that a search returned, in its order."""
     has_vector_method: ClassVar[bool] = False
     """Whether a logistic regression on the vectors of a frozen encoder may be the model."""
-    writes: ClassVar[bool] = False
+    generates: ClassVar[bool] = False
     """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """The category of such models on Hugging Face's hub."""

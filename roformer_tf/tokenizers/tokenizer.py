@@ -280,13 +280,12 @@ class RoFormerTokenizer:
         Raises InputError for an argument that is no list of texts.
         """
         rows = [self.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
-        shape = (len(rows), max((len(ids) for ids, _ in rows), default=0))
         # Padding is 0 and not `pad_id`, which can differ: models take token id 0 for padding.
-        token_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
-        for row, (ids, segments) in enumerate(rows):
-            token_ids[row, : len(ids)] = ids
-            segment_ids[row, : len(ids)] = segments
-        return {"token_ids": token_ids, "segment_ids": segment_ids}
+        longest = max((len(ids) for ids, _ in rows), default=0)
+        arrays = np.zeros((2, len(rows), longest), np.int32)  # ids and segments
+        for number, row in enumerate(rows):
+            arrays[:, number, : len(row[0])] = row
+        return {"token_ids": arrays[0], "segment_ids": arrays[1]}
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text: special tokens dropped, subwords joined, a space between Latin words.

@@ -194,7 +194,7 @@ def join(config: DevicesConfig) -> ProcessGroup:
     wanted = config.devices or len(devices)
     if wanted > len(devices) or wanted % config.model_parallel:
         raise InputError(
-            f"{wanted} devices in groups of {config.model_parallel} are requested, but JAX sees "
+            f"devices requested: {wanted}, in groups of {config.model_parallel}; but JAX sees "
             f"{len(devices)}: {', '.join(devices)}."
         )
     group = ProcessGroup(jax.process_index(), jax.process_count())

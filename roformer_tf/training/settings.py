@@ -33,8 +33,8 @@ class DevicesConfig:
         check_numbers(self, "peak_flops", above=0, example="312e12")
         if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
-                f"{self.devices} devices cannot be split into groups of {self.model_parallel} "
-                "that share the weights. Give a multiple."
+                f"--devices is {self.devices}, which cannot be split into groups of "
+                f"{self.model_parallel} that share the weights. Give a multiple."
             )
 
 

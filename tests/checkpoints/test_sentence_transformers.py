@@ -159,6 +159,7 @@ def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
             '{"pooling_mode_cls_token": true, "pooling_mode_mean_tokens": true}',
         ),
         ("config_sentence_transformers.json", '{"default_prompt_name": "query"}'),
+        ("config_sentence_transformers.json", '{"truncate_dim": 16}'),
     ],
 )
 def test_modules_that_are_not_supported_are_refused(file, content, released, tmp_path):

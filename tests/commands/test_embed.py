@@ -65,7 +65,7 @@ def test_a_matrix_has_a_row_for_each_line(run, sim, texts, want, tmp_path):
     assert (actual.dtype, actual.flags.c_contiguous) == (np.float32, True)
     np.testing.assert_allclose(actual, want, atol=1e-6)
     assert "vectors of 32 numbers, of its pooler; at most 512 tokens" in err
-    assert "7 texts in" in err
+    assert "texts: 7; " in err
 
 
 def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
@@ -98,9 +98,9 @@ def test_the_standard_input_is_read_once(run, sim, want, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        ("今天\n\n好\n \n", "2 rows have no text:"),
+        ("今天\n\n好\n \n", "rows without text: 2"),
         ("", "holds no text"),
-        ("\n", "1 row has no text"),
+        ("\n", "rows without text: 1"),
     ],
 )
 def test_rows_without_a_text_are_refused_before_anything_is_written(
@@ -190,7 +190,7 @@ def test_a_pair_without_its_second_text_is_refused(run, sim, tmp_path):
     output = tmp_path / "found.tsv"
     code, _, err = run("similarity", "--model", sim, "--input", pairs, "--output", output)
     assert code == 2
-    assert "2 rows have no text" in err
+    assert "rows without text: 2" in err
     assert not output.exists()
 
 

@@ -15,9 +15,11 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning import labelled_evaluation
 from roformer_tf.inference import predict_file
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 from tests.support.random_model import LETTERS, save_random_models
 
 LABELS = ("坏", "好", "一般")
@@ -26,6 +28,7 @@ TASKS = {
     "classification": Classification(labels=LABELS, text_columns=("话",), label_column="情绪"),
     "multilabel": Multilabel(labels=("甲", "乙"), label_column="label", label_separator="|"),
     "tagging": Tagging(labels=TAGS, max_length=20, long_texts="windows"),  # as `finetune` saves it
+    "scored pairs": ScoredPairs(text_columns=("text_a", "text_b"), label_column="score"),
 }
 
 
@@ -183,6 +186,19 @@ def test_tags_are_evaluated_by_entities(models, capsys, tmp_path):
     units = zip(chain.from_iterable(gold), chain.from_iterable(tags), strict=True)
     assert report["test"]["accuracy"] == pytest.approx(accuracy_of(units))
     assert "tokens, read in windows" in printed
+
+
+def test_vectors_trained_with_scores_are_evaluated_on_pairs_without(models, capsys, tmp_path):
+    rng = np.random.default_rng(1)
+    texts = ["".join(rng.choice(list(LETTERS), 12)) for _ in range(20)]
+    pairs = [(text[:5], text) for text in texts]
+    lines = ["\t".join(row) for row in [("text_a", "text_b"), *pairs]]
+    (tmp_path / "x.tsv").write_text("\n".join(lines), encoding="utf-8")
+    report, _ = evaluated(capsys, tmp_path, models["scored pairs"], "--data", tmp_path / "x.tsv")
+    embedder = VectorSettings(pooling="cls").open(models["scored pairs"])
+    cosines = embedder.embed([first for first, _ in pairs]) @ embedder.embed(texts).T
+    ranks = 1 + (cosines > cosines.diagonal()[:, None]).sum(axis=1)
+    assert report["test"]["mrr_at_10"] == pytest.approx(np.mean(np.where(ranks > 10, 0, 1 / ranks)))
 
 
 @pytest.mark.parametrize(

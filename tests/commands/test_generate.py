@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.inference import generate
 from roformer_tf.inference.generate import GenerateConfig, nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
@@ -52,7 +53,7 @@ def test_stdout_contains_only_the_generated_texts(run, released, gpt):
     code, out, err = run(released("gpt_char"), "今天", "天气很", "--max-tokens", 6)
     assert code == 0
     assert out.split("\n")[:-1] == [x[0] for x in gpt.generate(["今天", "天气很"], max_tokens=6)]
-    assert "2 prompts in" in err
+    assert "prompts: 2;" in err
 
 
 def test_flags_set_the_sampling_settings(run, released, gpt):
@@ -126,6 +127,21 @@ def test_a_file_gives_a_line_with_a_score_for_each_text(run, released, gpt, tmp_
     assert all(float(row[2]) < 0 for row in rows)
 
 
+def test_equal_prompts_of_a_long_file_have_different_samples(
+    run, released, gpt, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(generate, "CHUNK", 2)
+    texts = ["今天", "公园", "今天", "今天", "今天"]
+    source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
+    source.write_text("\n".join(texts) + "\n", encoding="utf-8")
+    flags = ("--input", source, "--output", target, "--max-tokens", 8, "--temperature", 1.5)
+    assert run(released("gpt_char"), *flags)[0] == 0
+    written = [row[:2] for row in table(target)[1:]]
+    expected = gpt.generate(texts, max_tokens=8, temperature=1.5)
+    assert written == [[text, output] for text, (output,) in zip(texts, expected, strict=True)]
+    assert len({output for _, output in written}) == len(texts)
+
+
 def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
     source, target = tmp_path / "prompts.tsv", tmp_path / "written.tsv"
     source.write_text("text\n今天天气很好\n我们去公园\n", encoding="utf-8")
@@ -151,9 +167,9 @@ def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
 def test_paraphrases_are_sampled_as_released_by_default():
     def drawn(count, **settings):
         config = GenerateConfig(
-            model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**settings)
+            model="m", text=("今天",), paraphrases=count, generation=GenerationConfig(**settings)
         )
-        actual = sampling_settings(config.writing, config.paraphrases)
+        actual = sampling_settings(config.generation, config.paraphrases)
         return actual.samples, actual.top_k, actual.top_p
 
     assert drawn(3) == (20, 5, None)

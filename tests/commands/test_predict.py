@@ -137,7 +137,7 @@ def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     assert [bool(error) for *_, error in results] == [False, True, True, False, False]
     assert [len(result) for result in results] == [4] * 5
     assert results[1] == ["", "", "", "has no 'text'"]
-    assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no prediction:\n" in err
+    assert "texts.jsonl.gz: text in column text.\nrows without a prediction: 2 of 5\n" in err
     assert "texts.jsonl.gz:2 has no 'text'\n" in err
     assert "texts.jsonl.gz:3 is not JSON\n" in err
     assert "\n3 of 5 texts predicted; " in err
@@ -153,7 +153,7 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
     path = tmp_path / "x.txt"
     result, bad, summary = err.splitlines()
     assert (result, bad) == (
-        "10 of 11 rows have no prediction:",
+        "rows without a prediction: 10 of 11",
         f"  {path}:2-11 has an empty text in 'text'",
     )
     assert summary.startswith("1 of 11 texts predicted; ")
@@ -170,7 +170,7 @@ def test_without_a_valid_line_nothing_is_written(finetuned, tmp_path, capfd):
     output = tmp_path / "answers.tsv"
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
     assert main(["predict", *flags, "--output", str(output)]) == 2
-    assert "2 of 2 rows have no prediction:" in capfd.readouterr().err
+    assert "rows without a prediction: 2 of 2" in capfd.readouterr().err
     assert [path.name for path in tmp_path.iterdir()] == ["x.txt"]
 
 

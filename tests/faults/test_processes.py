@@ -154,7 +154,7 @@ def test_two_processes_train_like_one(started, flags, rows, pretrained, tmp_path
     changes |= {"init_from": pretrained / "model", "architecture": None, "tokenization": None}
     changes |= {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
     out = finished(started(flags(run, **changes), 2))
-    assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
+    assert "split over the copies of the model: 2; devices of each: 1; processes: 2" in out
     with eagerly():
         assert main(["pretrain", *flags(single, **changes)]) == 0
     assert losses(run) == pytest.approx(losses(single), abs=TOLERANCE)
@@ -239,7 +239,10 @@ def test_too_many_devices_and_an_indivisible_batch_are_errors(flags, rows, tmp_p
     )
     assert done.stdout.split() == ["2", "2"]
     assert re.search(r"5 devices .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
-    assert "batches of 8 sequences cannot be split over 4 devices in 4 micro-batches" in done.stderr
+    assert (
+        "batches of 8 sequences cannot be split over the devices (4) and micro-batches (4)"
+        in done.stderr
+    )
     assert not run.exists()
 
 

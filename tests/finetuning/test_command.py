@@ -21,6 +21,7 @@ from roformer_tf.finetuning.command import (
     settle_auto,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
+from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
@@ -28,6 +29,7 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSim
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
+from tests.support.random_model import random_model
 
 DEMO = RECIPES / "demo.json"
 
@@ -64,6 +66,23 @@ def test_generators_are_fine_tuned_with_bidirectional_attention(kind, released, 
     model = read_initial_state(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
+
+
+def test_a_checkpoint_of_one_segment_is_refused_for_pairs(tmp_path):
+    pairs, texts = (
+        [Example(texts, label, "") for label in ("0", "1")] for texts in [("好", "坏"), ("好",)]
+    )
+    checkpoint = random_model(TASKS["classification"].from_examples(texts), type_vocab_size=1)
+    checkpoint.save_pretrained(tmp_path)
+    config = FinetuneConfig(
+        checkpoint=str(tmp_path), train="", output="", precision="float32", max_length=8
+    )
+    start = read_initial_state(config, TASKS["pair"])
+    pair = TASKS["pair"].from_examples(pairs, text_columns=("a", "b"), label_column="label")
+    with pytest.raises(InputError, match="one segment"):
+        choose_length(config, pair, Sets(pairs, [], [], []), start)
+    single = TASKS["classification"].from_examples(texts)
+    assert choose_length(config, single, Sets(texts, [], [], []), start) == 8
 
 
 def test_the_task_paraphrase_uses_unilm_attention(released, tmp_path):

@@ -114,7 +114,7 @@ def predicted_rows(run, tmp_path_factory):
 @pytest.mark.slow
 def test_the_report_names_the_engine_that_predict_uses(run, report):
     choice = open_finetuned(run / "model").choice
-    assert report["answered_by"] == {"engine": choice.engine, "precision": choice.precision}
+    assert report["computed_by"] == {"engine": choice.engine, "precision": choice.precision}
 
 
 def table(path):

@@ -375,4 +375,4 @@ def test_a_run_is_tested_with_the_engine_of_predict_and_reports_it(
     files = ["--train", tmp_path / "train.tsv", "--valid", tmp_path / "valid.tsv"]
     assert main([*map(str, [*command_line, *files, "--batch-size", 16]), "--no-baseline"]) == 0
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
-    assert report["answered_by"] == {"engine": "openvino", "precision": "bfloat16"}
+    assert report["computed_by"] == {"engine": "openvino", "precision": "bfloat16"}

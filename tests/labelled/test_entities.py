@@ -9,7 +9,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
 from roformer_tf.tasks.extraction.prompted_spans import Extraction
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.table import TASKS
@@ -99,7 +99,7 @@ def test_tags_of_units_are_converted_to_character_spans(sep, tmp_path):
         assert got == list(zip(texts, names, strict=True))
         assert find_layout(tmp_path / name, ColumnsConfig(), None, TASKS).task.name == "tagging"
         task = Spans(labels=("LOC",), spaced_units=bool(sep), text_columns=layout.text_columns)
-        rows = list(open_unanswered(tmp_path / name, task, ColumnsConfig()).examples)
+        rows = list(open_texts_to_predict(tmp_path / name, task, ColumnsConfig()).examples)
         assert [x.texts[0] for x in rows] == texts
 
 

@@ -14,7 +14,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.table import TASKS
 
@@ -251,11 +251,11 @@ def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
 def test_a_model_trained_on_other_columns_reads_the_file(write, name):
     content, text, _, _, *rows = WORKS[name]
     path = write(name, content)
-    report, actual = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
+    report, actual = open_texts_to_predict(path, Classification(labels=("0", "1")), ColumnsConfig())
     texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     if name == "unicode.txt":  # a .txt file has one text per line, unless it names the column
         task_with_column = Classification(labels=("0", "1"), text_columns=(text,))
-        report, actual = open_unanswered(path, task_with_column, ColumnsConfig())
+        report, actual = open_texts_to_predict(path, task_with_column, ColumnsConfig())
         texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     assert f"text in column {text}" in report
     want = [a for a, _ in (rows[0] if rows else ROWS)]
@@ -269,7 +269,7 @@ def test_column_numbers_of_training_are_ignored_in_a_file_with_names(write, flag
     """The model was trained on a file without a header, with its texts in column 2."""
     path = write("named.csv", as_csv(HEAD, *ROWS))
     task = Classification(labels=("0", "1"), text_columns=("2",))
-    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=flag_columns))
+    _, actual = open_texts_to_predict(path, task, ColumnsConfig(text_columns=flag_columns))
     assert [item.texts[0] for item in actual] == [row[bool(flag_columns)] for row in ROWS]
 
 
@@ -325,7 +325,7 @@ def test_a_pair_is_detected_from_its_columns(write):
     layout, examples = read(path)
     assert (layout.task.name, layout.text_columns) == ("pair", ("句子1", "句子2"))
     assert examples == [((a, b), label) for a, b, label in PAIRED]
-    report, actual = open_unanswered(path, Pair(text_columns=("a", "b")), ColumnsConfig())
+    report, actual = open_texts_to_predict(path, Pair(text_columns=("a", "b")), ColumnsConfig())
     assert "text in columns 句子1, 句子2 (by its name)" in report
     assert [item.texts for item in actual] == [(a, b) for a, b, _ in PAIRED]
 
@@ -443,14 +443,14 @@ def test_an_ambiguous_text_column_for_prediction_requires_a_flag(write):
     with pytest.raises(
         InputError, match=r"no column 'text'.*Its first line.*房间很干净.*--text-col"
     ):
-        open_unanswered(path, task, ColumnsConfig())
+        open_texts_to_predict(path, task, ColumnsConfig())
     columns = ColumnsConfig(first_line="example")
-    assert [item.texts[0] for item in open_unanswered(path, task, columns).examples] == GOOD
+    assert [item.texts[0] for item in open_texts_to_predict(path, task, columns).examples] == GOOD
     path = write("two.csv", as_csv(("标题", "内容"), *zip(GOOD, BAD, strict=True)))
     with pytest.raises(InputError, match="--text-columns 标题 or --text-columns 内容"):
-        open_unanswered(path, task, ColumnsConfig())
+        open_texts_to_predict(path, task, ColumnsConfig())
     columns = ColumnsConfig(text_columns=("标题",))
-    assert [item.texts[0] for item in open_unanswered(path, task, columns).examples] == GOOD
+    assert [item.texts[0] for item in open_texts_to_predict(path, task, columns).examples] == GOOD
 
 
 def test_labels_that_differ_only_in_spelling_are_reported(write):

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example
-from roformer_tf.labelled.reading import Layout, find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import Layout, find_layout, open_texts_to_predict, read_examples
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.table import TASKS
@@ -53,7 +53,7 @@ def read(path, task=None, **columns):
 
 
 def stream_examples(path, task, **columns):
-    return open_unanswered(path, task, ColumnsConfig(**columns)).examples
+    return open_texts_to_predict(path, task, ColumnsConfig(**columns)).examples
 
 
 def stream(path, name="classification", **settings):
@@ -835,7 +835,9 @@ def test_every_line_of_a_txt_file_is_a_text(write):
 
 def test_a_txt_with_tabs_is_a_table_if_the_user_names_its_columns(write):
     path = write("a.txt", "1\t甲\n2\t乙\n")
-    _, examples = open_unanswered(path, TASKS["regression"](), ColumnsConfig(text_columns=("2",)))
+    _, examples = open_texts_to_predict(
+        path, TASKS["regression"](), ColumnsConfig(text_columns=("2",))
+    )
     assert [example.texts for example in examples] == [("甲",), ("乙",)]
 
 

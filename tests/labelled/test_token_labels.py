@@ -10,7 +10,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tagging import Tagging
@@ -110,7 +110,7 @@ def test_other_files_may_have_a_different_layout_from_training(tmp_path, name, o
     examples = read_examples(tmp_path / f"test_{other}", layout, ColumnsConfig())
     assert [(item.units, item.label) for item in examples] == WANT
     task = Tagging(labels=tuple(NAMES), text_columns=layout.text_columns)
-    actual = open_unanswered(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
+    actual = open_texts_to_predict(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
     assert [item.units for item in actual] == [units for units, _ in WANT]
 
 
@@ -298,6 +298,6 @@ def test_raw_text_is_split_into_units(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines([{"text": "北京"}]), "utf-8")
     actual = list(
-        open_unanswered(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples
+        open_texts_to_predict(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples
     )
     assert actual == [Example(("北京",), None, f"{path}:1", ("北", "京"))]

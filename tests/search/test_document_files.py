@@ -98,7 +98,7 @@ def test_all_rows_without_text_or_id_are_named(tmp_path):
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), "utf-8")
     with pytest.raises(InputError) as error:
         read(path)
-    assert "2 rows have no text" in str(error.value)
+    assert "rows without text: 2" in str(error.value)
     assert "documents.jsonl:2 has an empty text in 'id'" in str(error.value)
     assert "documents.jsonl:3 has an empty text in 'text'" in str(error.value)
     with pytest.raises(InputError, match="no column"):

@@ -86,7 +86,7 @@ def test_documents_are_searched_without_keeping_an_index(run, sim, documents, or
         assert actual[4] == name
         assert actual[3] == DOCUMENTS[name].replace("\t", "\\t")
         assert float(actual[2]) == pytest.approx(cosine, abs=1e-5)
-    assert "2 queries among 4 documents" in err
+    assert "queries: 2, documents: 4;" in err
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl"}
 
 
@@ -95,7 +95,7 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     queries.write_text("\n".join(QUERIES) + "\n", "utf-8")
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
-    assert "has 4 documents: 4 new." in err
+    assert ": 4 (4 new, 0 updated, 0 unchanged)." in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
     assert names(rows[1:]) == {
@@ -107,9 +107,23 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     flags = ("--documents", more, "--queries", "怎么打印", "--top", 1, "--output", output)
     code, rows, err = run("--model", sim, "--index", index, *flags)
     assert (code, rows) == (0, [])
-    assert "has 5 documents: 1 new." in err
+    assert ": 5 (1 new, 0 updated, 0 unchanged)." in err
     last = output.read_text("utf-8").splitlines()[1].split("\t")
     assert (last[2], last[4]) == ("1.000000", "new")
+
+
+def test_a_query_of_several_words_is_a_file_only_if_it_exists(run, sim, documents, tmp_path):
+    queries = tmp_path / "my queries.txt"
+    queries.write_text("公园\n", "utf-8")
+    flags = ("--model", sim, "--documents", documents, "--queries")
+    for query, searched in (
+        ("https://a.cn 打不开", None),
+        ("打不开 a.txt", None),
+        (queries, "公园"),
+    ):
+        code, rows, err = run(*flags, query)
+        assert code == 0, err
+        assert {row[0] for row in rows[1:]} == {searched or query}
 
 
 def test_hybrid_search_counts_words_by_their_weight(run, sim, documents, tmp_path):
@@ -163,9 +177,10 @@ def test_a_pair_model_reranks(run, sim, documents, finetuned):
     _, plain, _ = run(*flags)
     code, rows, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3)
     assert code == 0
-    assert {row[4] for row in rows[1:]} == {row[4] for row in plain[1:4]}
-    scores = [float(row[2]) for row in rows[1:]]
+    assert {row[4] for row in rows[1:4]} == {row[4] for row in plain[1:4]}
+    scores = [float(row[2]) for row in rows[1:4]]
     assert scores == sorted(scores, reverse=True)
+    assert rows[4:] == plain[4:]  # not reranked: the order and the score of the search
     # The model scores three results and prints one, which may have had a lower rank before.
     _, first, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3, "--top", 1)
     assert first == rows[:2]
@@ -212,11 +227,11 @@ def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
         (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
         (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
-        (["--documents", "EMPTY", "--queries", "甲"], "1 row has no text"),
-        (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "1 row has no text"),
+        (["--documents", "EMPTY", "--queries", "甲"], "rows without text: 1"),
+        (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "rows without text: 1"),
         (["--documents", "DOCUMENTS", "--queries", "问题.txt"], "there is no file 问题.txt"),
         (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
-        (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
+        (["--documents", "EMPTY", "--index", "NOWHERE"], "rows without text: 1"),
         (
             ["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"],
             "--hybrid-weight is -1",
@@ -299,9 +314,9 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
         *("--queries", "文件", "--where", "year >= 2000 or id = 'park'"),
     )
     assert code == 0
-    assert "1 documents deleted" in err
+    assert f"documents deleted from {index}: 1." in err
     assert "no document has the id missing" in err
-    assert "has 4 documents: 1 new, 1 updated." in err
+    assert ": 4 (1 new, 1 updated, 0 unchanged)." in err
     assert {row[4]: row[3] for row in rows[1:]} == {
         "open": "打开旧文件",
         "close": "关闭文件",

@@ -77,9 +77,11 @@ def test_documents_are_added_and_replaced(method, client, sim, index):
 
 def test_a_file_and_requests_give_the_same_documents(client, index, sim, tmp_path):
     text_values = {"id": "8", "text": "上学", "year": "2023", "code": "007", "tags": " "}
-    documents = [*DOCUMENTS, text_values]
+    number = {"id": 5, "text": "上班"}
+    documents = [*DOCUMENTS[1:], text_values, number]
     client.put("/documents", json={"documents": documents})
     assert ids(client, where="year = 2023 and code = '007' and tags is null") == ["8"]
+    assert ids(client, where="id = 5") == ["5"]
     lines = "\n".join(json.dumps(x) for x in documents)
     (tmp_path / "all.jsonl").write_text(lines, "utf-8")
     flags = ["--documents", str(tmp_path / "all.jsonl"), "--index", str(index)]
@@ -121,7 +123,11 @@ def test_results_are_paginated(client):
         ({"documents": [{"id": "x"}]}, "documents.0.text: Field required"),
         ({"documents": [{"id": "x", "text": " "}]}, "documents.0.text: the text is empty"),
         (
-            {"documents": [{"id": 3, "text": "好"}]},
+            {"documents": [{"id": 3.5, "text": "好"}]},
+            "documents.0.id: Input should be a valid string",
+        ),
+        (
+            {"documents": [{"id": True, "text": "好"}]},
             "documents.0.id: Input should be a valid string",
         ),
         ({"documents": [{"text": "好", "year": [2020]}]}, "documents.0.year"),

@@ -257,7 +257,7 @@ def test_top_k_applies_only_to_models_with_labels(finetuned, released):
         ({"model": ("a/x", "b/x")}, "'x' cannot be the name .* a name of its own.*--names"),
         ({"model": ("runs/a/model", "a.zip")}, "'a' cannot be the name"),
         ({"model": ("a", "b"), "names": ("c", "c")}, "'c' cannot be the name"),
-        ({"model": ("a", "b"), "names": ("c",)}, "--names has 1 names for 2 models"),
+        ({"model": ("a", "b"), "names": ("c",)}, "models: 2, but --names: 1"),
         ({"model": ("a", "b"), "names": ("c", "d/e")}, "'d/e' cannot be the name"),
         ({"model": ("a", "b {x}")}, "cannot be the name .* Give --names"),
         ({"model": ("a",), "writable": True}, "--writable require --index"),

@@ -13,7 +13,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
@@ -297,5 +297,5 @@ def test_prediction_accepts_a_pair_of_equal_texts(tmp_path):
     path = tmp_path / "new.tsv"
     path.write_text("query\tdocument\n甲\t甲\n", encoding="utf-8")
     task = Embedding(text_columns=("query", "document"))
-    (actual,) = open_unanswered(path, task, ColumnsConfig()).examples
+    (actual,) = open_texts_to_predict(path, task, ColumnsConfig()).examples
     assert actual == Example(("甲", "甲"), None, f"{path}:2")

@@ -142,7 +142,7 @@ def test_reported_metrics_equal_the_models_in_every_engine(case, engine, trained
     folder, command = trained(case)
     assert main(command) == 0
     report = json.loads((folder / "run" / "report.json").read_text("utf-8"))
-    assert report["answered_by"] == {"engine": engine, "precision": "float32"}
+    assert report["computed_by"] == {"engine": engine, "precision": "float32"}
     model, tokenizer, task = load_finetuned(folder / "run" / "model")
     tokenizer_config = json.loads(
         (folder / "run" / "model" / "tokenizer_config.json").read_text("utf-8")

@@ -21,7 +21,7 @@ from roformer_tf.translation import Message, Translator
 
 TEACHER, WITHOUT_TEACHER = Message("the teacher"), Message("student without teacher")
 # Fields of `ReportData` that the report has as they are.
-COPIED = ("evaluations", "trials", "settings", "hardware", "answered_by", "seconds")
+COPIED = ("evaluations", "trials", "settings", "hardware", "computed_by", "seconds")
 
 
 # Labels, and the predictions to compare with them.
@@ -87,7 +87,7 @@ class ReportData:
     settings: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     # Engine and precision of the predictions, the same as those of `predict` on this machine.
-    answered_by: Mapping[str, str] = field(default_factory=dict)
+    computed_by: Mapping[str, str] = field(default_factory=dict)
     # Of each phase of the run.
     seconds: Mapping[str, float] = field(default_factory=dict)
 

@@ -126,7 +126,7 @@ class Paraphrase(Retrieval):
 
     name: ClassVar[str] = "paraphrase"
     title: ClassVar[str] = "同义句 · Paraphrases"
-    writes: ClassVar[bool] = True
+    generates: ClassVar[bool] = True
     labelling = part(ParaphraseLabelling)
     objective = part(ParaphraseObjective)
     decoding = part(ParaphraseDecoding)
