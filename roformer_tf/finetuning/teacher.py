@@ -18,14 +18,13 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import good_examples, open_texts_to_predict
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.losses import COLUMNS
 from roformer_tf.terminal import Progress, say
 from roformer_tf.translation import Message
 
 # Examples between two updates of the progress; those of similar length form batches.
 CHUNK = 1024
 SHOWN = 10  # labels that an error names
-# As --teacher: the predictions are in the files.
-COLUMNS = "columns"
 # How much the probabilities in a row may differ from those with the sum 1.
 TOLERANCE = 0.01
 

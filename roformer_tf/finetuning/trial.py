@@ -23,7 +23,6 @@ from roformer_tf.files import read_json, remove, temporary_file, temporary_folde
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import COLUMNS
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
@@ -34,7 +33,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
-from roformer_tf.tasks.losses import VectorConfig
+from roformer_tf.tasks.losses import COLUMNS, VectorConfig
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say

@@ -28,6 +28,8 @@ FAR = 1e12
 # in the loss of a labelled example.
 TEMPERATURE = 2.0
 TEACHER_WEIGHT = 0.5
+# As a teacher: its predictions are in the files.
+COLUMNS = "columns"
 
 
 @dataclass(frozen=True)
