@@ -27,7 +27,8 @@ SCRIPTS = {"pretrain/run_mlm.py": "pretrain", "finetune/run_classifier.py": "fin
 COMMAND = re.compile(r"(?:srun [^`\n]*?)?(?:roformer-tf|python[0-9.]* [a-z]+/run_[a-z]+\.py) .*")
 FOREIGN_FLAGS = {
     *("numprocesses", "dist", "only-binary", "extra-index-url"),  # pytest's and pip's
-    *("no-deps", "logdir", "ntasks"),  # pip's, TensorBoard's and Slurm's
+    *("no-deps", "logdir"),  # pip's and TensorBoard's
+    *("nodes", "ntasks-per-node", "gpus-per-node"),  # Slurm's
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
     *("form", "first-lines"),  # of `python -m pretrain.poems`
     *("sets", "quick", "peer", "examples"),  # of `python -m benchmarks.suite`
