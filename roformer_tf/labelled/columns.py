@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -249,9 +249,10 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
-    if len(both := tuple(x for x in chain(*names) if profiles[x].like_texts)) == len(names) == 2:
-        names = [*names, both]  # they may be a pair
-    raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
+    columns = tuple(chain(*names))
+    if len(names) == len(columns) == 2 and all(profiles[x].like_texts for x in columns):
+        names = [*names, columns]  # they may be a pair
+    raise _unclear_texts(sample, names)
 
 
 def _are_comments(sample: TableSample, column: str) -> bool:
@@ -266,8 +267,10 @@ def find_several_texts(
 
     Two or three columns of texts are all used, whatever their names.
     """
-    if not texts and (names := _positives(sample.table)):
-        return names, ""
+    if not texts and (groups := _positives(sample.table)):
+        if len(groups) > 1:
+            raise _unclear_texts(sample, groups)
+        return groups[0], ""
     free = tuple(name for name in sample.table.columns if name != label)
     if not texts and not any(len(names) > 1 for names in _named_texts(free)):
         profiles = _profiles(sample, free)
@@ -277,28 +280,29 @@ def find_several_texts(
     return find_texts(sample, texts, label)
 
 
-def _positives(table: Table) -> tuple[str, ...]:
+def _positives(table: Table) -> list[tuple[str, ...]]:
     """Columns with well-known names of matching texts, such as query and document."""
-    # Reversed, so that of two columns with the same folded name the first one counts.
-    by_name = {folded(name): name for name in reversed(table.columns)}
-    group = next((names for names in POSITIVES if by_name.keys() >= set(names)), ())
-    return tuple(by_name[name] for name in group)
+    return next(filter(None, (_columns_called(names, table.columns) for names in POSITIVES)), [])
 
 
 def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with well-known names: a triple, else pairs, else every single text."""
-    by_name = {folded(column): column for column in columns}
     # A file with text_a and text_b is one of pairs, even if it also has a column called title.
     for groups in (
         CHOICES + DOCUMENTS,
         TRIPLES,
         PAIRS,
-        tuple((name,) for name in by_name if name in TEXTS),
+        tuple((name,) for name in dict.fromkeys(map(folded, columns)) if name in TEXTS),
     ):
-        matches = [names for names in groups if by_name.keys() >= set(names)]
+        matches = [match for names in groups for match in _columns_called(names, columns)]
         if matches:
-            return [tuple(by_name[name] for name in names) for names in matches]
+            return matches
     return []
+
+
+def _columns_called(names: Sequence[str], columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Columns with these folded names; several, if columns such as text and Text share a name."""
+    return list(product(*([x for x in columns if folded(x) == name] for name in names)))
 
 
 def find_texts_to_predict(
@@ -366,6 +370,10 @@ def _unclear(
             sheet=_sheet_hint(sample.table),
         )
     )
+
+
+def _unclear_texts(sample: TableSample, candidates: Sequence[tuple[str, ...]]) -> InputError:
+    return _unclear(sample, Message("which columns hold the texts"), candidates, "--text-columns")
 
 
 def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:

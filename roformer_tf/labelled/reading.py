@@ -109,7 +109,7 @@ def find_layout(
     for candidate in [chosen] if chosen else tasks.values():
         names = candidate.labelling.column_names
         if names and (chosen or {*names} <= {*map(folded, table.columns)}):
-            return _named_layout(sample, columns, candidate)
+            return _named_layout(sample, columns, candidate, tasks)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
@@ -206,10 +206,13 @@ def _units_or_entities_layout(
     return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
 
 
-def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
+def _named_layout(
+    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
+) -> Layout:
     """The layout of a table for a task whose columns have fixed names, or those of the user."""
     *usual, label = task.labelling.column_names
     texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
+    _check_texts(sample.table.path, task, texts, tasks)
     label = find_column(sample.table, columns.label_column or label)
     return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 

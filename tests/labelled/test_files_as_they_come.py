@@ -345,6 +345,19 @@ COLUMNS = {  # name: content, parts of the message, flags that solve the problem
         ["标题, 内容 or 标题 内容", "标题 | 内容 | 标签", "or --text-columns 标题 内容"],
         {"text_columns": ("内容",)},
     ),
+    "same_name.csv": (
+        as_csv(
+            ("内容（原文）", "内容（译文）", "标签"),
+            *((f"{i} {a}", a, b) for i, (a, b) in enumerate(ROWS)),
+        ),
+        ["which columns hold the texts: 内容（原文）, 内容（译文） or 内容（原文） 内容（译文）"],
+        {"text_columns": ("内容（译文）",)},
+    ),
+    "two_cases.csv": (
+        as_csv(("text", "Text", "label"), *((a, f"{i} {a}", b) for i, (a, b) in enumerate(ROWS))),
+        ["which columns hold the texts: text, Text or text Text"],
+        {"text_columns": ("text",)},
+    ),
     "numbered.csv": (
         as_csv(("问题", "说明", "标签"), *((i, a, b) for i, (a, b) in enumerate(ROWS))),
         ["which columns hold the texts: 问题 or 说明", "--text-columns 说明"],

@@ -369,6 +369,13 @@ def test_ambiguous_columns_require_a_flag(write, rows):
         find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None, TASKS)
 
 
+@pytest.mark.parametrize("columns", ["query\tdocument（1）\tdocument（2）", "text\tText\tsimilar"])
+def test_two_columns_of_one_name_among_matching_texts_require_a_flag(write, columns):
+    path = write("a.tsv", f"{columns}\n甲说\t乙说\t丙\n丁说\t戊说\t己\n")
+    with pytest.raises(InputError, match="which columns hold the texts: .* or .* Give --text-col"):
+        read(path, "embedding")
+
+
 def test_a_column_of_numbers_is_not_the_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")

@@ -166,6 +166,8 @@ def test_column_names_can_be_passed(tmp_path):
     assert example.texts == ("谁", CONTEXT)
     with pytest.raises(InputError, match="no column 'question'"):
         read(path, "question-answering")
+    with pytest.raises(InputError, match="takes 2 columns of text, but there are 1: q"):
+        read(path, "question-answering", text_columns=("q",))
 
 
 def test_questions_about_one_context_stay_in_one_split():
