@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import is_missing, listed, parsed, to_number
+from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -143,7 +143,7 @@ class Profile(NamedTuple):
 def profile(values: Iterable[Any]) -> Profile:
     """Summarize the cells of a column."""
     cells = [value for value in values if not is_missing(value)]
-    texts = [str(cell).strip() for cell in cells]
+    texts = [stripped(cell) for cell in cells]
     numbers = [to_number(cell) for cell in cells]
     distinct = len(set(texts))
     # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
@@ -412,7 +412,7 @@ class LabelSample:
     @cached_property
     def distinct(self) -> int:
         """How many different labels there are."""
-        return len({str(value).strip() for value in self.labels})
+        return len({stripped(value) for value in self.labels})
 
     @cached_property
     def numbers(self) -> list[float | None]:
@@ -457,7 +457,7 @@ class LabelSample:
         # more of them than different cells.
         texts = [str(value) for value in self.labels]
         separated = sum(separator in text for text in texts)
-        parts = {part.strip() for text in texts for part in text.split(separator)}
+        parts = {stripped(part) for text in texts for part in text.split(separator)}
         return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
 
     def check_separator(self, path: str | Path) -> None:

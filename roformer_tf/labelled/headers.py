@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import to_number
+from roformer_tf.labelled.cells import stripped, to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import FindTop, Table, Top
@@ -130,7 +130,7 @@ def check_no_header(sample: TableSample, label: str, separator: str) -> None:
     """
     # Cells with several labels are compared label by label.
     first, *rest = [
-        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""}
+        {stripped(part) for part in str(row.get(label, "")).split(separator)} - {""}
         for row in sample.rows
     ]
     name = str(sample.rows[0].get(label, ""))

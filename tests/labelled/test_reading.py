@@ -372,7 +372,7 @@ def test_ambiguous_columns_require_a_flag(write, rows):
 @pytest.mark.parametrize("columns", ["query\tdocument（1）\tdocument（2）", "text\tText\tsimilar"])
 def test_two_columns_of_one_name_among_matching_texts_require_a_flag(write, columns):
     path = write("a.tsv", f"{columns}\n甲说\t乙说\t丙\n丁说\t戊说\t己\n")
-    with pytest.raises(InputError, match="which columns hold the texts: .* or .* Give --text-col"):
+    with pytest.raises(InputError, match=r"which columns hold the texts: .* or .* Give --text-col"):
         read(path, "embedding")
 
 
@@ -413,6 +413,7 @@ def test_invalid_column_settings_are_rejected(columns):
         ("text", [["甲"], []], "multilabel"),
         ("text", ["['甲']", "[]"], "multilabel"),
         ("text", ["85%", "60%", "7％"], "regression"),
+        ("text", [f"{i}_{j}" for i in range(8) for j in range(8)] * 2, "classification"),
         ("text_a text_b", [0, 1], "pair"),
         ("text_a text_b", [0.5, 1], "regression"),
         ("A B C", ["B", "C"], "ranking"),
@@ -503,8 +504,12 @@ def test_a_label_may_be_called_nan(write, name):
         ("regression", "1,250%", 12.5),
         ("regression", " 7 ％", 0.07),
         ("regression", 2, 2.0),
+        ("regression", "\u200b3.5", 3.5),
+        ("regression", "85%\ufeff", 0.85),
+        ("regression", "１２", 12.0),
         ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
         ("multilabel", ["x", 2], ("2", "x")),
+        ("multilabel", "甲,\u200b", ("甲",)),
         ("multilabel", "['乙', '甲']", ("乙", "甲")),
         ("multilabel", '["乙"]', ("乙",)),
         ("multilabel", "['乙' '甲']", ("乙", "甲")),
@@ -700,6 +705,12 @@ BAD = {  # name: content, task, part of the message
         r"word\.tsv:3 has .*'bad'.* no num",
     ),
     "huge.tsv": ("text\tlabel\nx\t0.5\ny\t1e300\n", "regression", r"huge\.tsv:3 has .*'1e300'"),
+    "code.tsv": ("text\tlabel\nx\t0.5\ny\t1_2\n", "regression", r"code\.tsv:3 .*'1_2'.* no num"),
+    "invisible.tsv": (
+        "text\tlabel\nx\t0\n\u200b\t0\n",
+        None,
+        r"invisible\.tsv:3 has an empty text in 'text'",
+    ),
     "inf.tsv": ("text\tlabel\nx\t0.5\ny\tinf\n", "regression", r"inf\.tsv:3 has .*'inf'.* no num"),
     "order.jsonl": (
         '{"A": "x", "B": "y", "C": "z", "label": "C"}\n{"A": "x", "B": "y", "C": "z", "label": 1}',
