@@ -154,11 +154,11 @@ BAD = [
     ({"label": -1}, "has the label '-1'"),
     ({"label": 0.5}, "has the label '0.5'"),
     ({"label": "中"}, "has the label '中'"),
-    ({"choices": ["好"]}, "has 1 texts in 'choices', not a list of 2 or more"),
+    ({"choices": ["好"]}, "has too few texts in 'choices': 1, not 2 or more"),
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
     ({"choices": ["坏", "坏"]}, "has the right candidate '坏' twice"),
     ({"choices": ["坏", "坏"], "label": "坏"}, "has the right candidate '坏' twice"),
-    ({"choices": "好"}, "has 1 texts in 'choices', not a list of 2 or more"),
+    ({"choices": "好"}, "has too few texts in 'choices': 1, not 2 or more"),
 ]
 
 
@@ -219,6 +219,34 @@ def test_labels_are_indices_or_texts(task, tmp_path):
     read = read_examples(path, layout, ColumnsConfig())
     assert [example.label for example in read] == [1, 1, 1, 0, 0]
     assert read[0].texts == ("天气0", "好", "坏")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "labels"),
+    [
+        ((["甲", "乙", "丙"], "2"), (["1", "2", "3"], "1"), [2, 1]),
+        ((["甲", "乙", "丙"], "丙"), (["1", "2", "3"], "1"), [2, 0]),
+        ((["5", "6", "7"], "7"), (["1", "2", "3"], "1"), [2, 0]),
+        ((["1", "2", "3"], "1"), (["1", "2", "3"], "3"), [0, 2]),
+        ((["1", "2", "3"], 1.0), (["1", "2", "3"], 2), [1, 2]),
+        ((["0", "1", "2"], "0"), (["0", "1", "2"], "1"), [0, 1]),
+    ],
+)
+def test_all_labels_of_a_file_are_indices_or_texts_where_a_row_leaves_it_open(
+    first, second, labels, tmp_path
+):
+    rows = [{"text": "几", "choices": x, "label": label} for x, label in (first, second)]
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == labels
+
+
+@pytest.mark.parametrize("other", [["1", "2"], ["丙", "乙"]])
+def test_a_file_whose_labels_may_be_indices_or_texts_is_rejected(other, tmp_path):
+    rows = [{"text": "几", "choices": ["1", "2"], "label": "1"}]
+    rows += [{"text": "几", "choices": other, "label": label} for label in (other[0], "1")]
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    with pytest.raises(InputError, match=r"jsonl:1 has the label '1', .*an index or a choice"):
+        read_examples(path, layout, ColumnsConfig())
 
 
 def test_the_saved_task_restores_cloze_or_multiple_choice(tmp_path):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class ListLabelling(Labelling):
         listed, least = read_texts(cells, column), cls.min_candidates
         if len(listed) < least:
             raise BadCellError(
-                f"has {len(listed)} texts in {column!r}, not a list of {least} or more"
+                f"has too few texts in {column!r}: {len(listed)}, not {least} or more"
             )
         return listed
 
@@ -102,11 +102,31 @@ class ChoiceLabelling(ListLabelling):
 
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
-        """The text and its candidates; the label is an index."""
+        """The text and its candidates; `complete` decides between the meanings of the label."""
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)
-        right = None if label is None else index_of(row.cells.get(label), listed)
+        right = None if label is None else meanings_of(row.cells.get(label), listed)
         return Example((read_text(row.cells, text), *listed), right, row.place)
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """The label becomes an index. Raises InputError if it may be an index or a text."""
+        # In [1, 2, 3] the label 1 may be both: it is what all other labels of the file are.
+        by_index = all(example.label.index is not None for example in examples)
+        by_text = all(example.label.text is not None for example in examples)
+
+        def right(example: Example) -> int:
+            index, text = example.label
+            if index is None or text is None or index == text:
+                return text if index is None else index
+            if by_index == by_text:
+                raise InputError(
+                    f"{example.place} has the label {example.texts[1 + text]!r}, which may be an "
+                    "index or a choice. Write the indices as numbers in a .jsonl file."
+                )
+            return index if by_index else text
+
+        return [example._replace(label=right(example)) for example in examples]
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
@@ -126,22 +146,34 @@ class ChoiceLabelling(ListLabelling):
         return target
 
 
-def index_of(value: Any, candidates: Sequence[str]) -> int:
-    """The right candidate, from its index or its text. Raises BadCellError if it is neither."""
+class Meanings(NamedTuple):
+    """Which candidate is right, if the label is an index, and if it is a text; None if neither."""
+
+    index: int | None
+    text: int | None
+
+
+def meanings_of(value: Any, candidates: Sequence[str]) -> Meanings:
+    """What a label may mean. Raises BadCellError if it is neither an index nor a candidate."""
     name = read_label(value)
-    is_text = name in candidates and not isinstance(value, int)
-    # 1.0 next to missing labels in pandas
-    number = candidates.index(name) if is_text else to_number(name)
-    if number is None or number not in range(len(candidates)):
+    number = to_number(name)
+    index = text = None
+    if number in range(len(candidates)):
+        index = int(number)
+    # A number of JSON or Parquet is an index; pandas writes 1.0 next to missing labels.
+    if name in candidates and not isinstance(value, int | float):
+        text = candidates.index(name)
+    meanings = Meanings(index, text)
+    if meanings == (None, None):
         shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
         raise BadCellError(
             f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
             f"one of {shown}"
         )
-    right = candidates[int(number)]
-    if candidates.count(right) > 1:  # their scores are equal
-        raise BadCellError(f"has the right candidate {right!r} twice")
-    return int(number)
+    for right in (candidates[x] for x in meanings if x is not None):
+        if candidates.count(right) > 1:  # their scores are equal
+            raise BadCellError(f"has the right candidate {right!r} twice")
+    return meanings
 
 
 class ListObjective(TrainingObjective):
