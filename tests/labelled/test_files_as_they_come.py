@@ -15,6 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.readers.tables import Top, open_table
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.table import TASKS
 
@@ -318,6 +319,44 @@ def test_choices_of_label_studio_are_labels(write, several):
     assert [texts for texts, _ in examples] == [(text,) for text in GOOD]
     wanted = names if several else [name for (name,) in names]
     assert [label for _, label in examples[:2]] == [tuple(x) if several else x for x in wanted]
+
+
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("好", "好"),
+        (["好"], "好"),
+        ({"choices": "好"}, "好"),
+        ({"choices": None, "start": 0}, [{"choices": None, "start": 0}]),
+    ],
+)
+def test_other_values_of_label_studio_are_read(write, value, label):
+    task = {"data": {"text": "很好"}, "annotations": [{"result": [{"value": value}]}]}
+    (row,) = open_table(write("a.json", json.dumps([task])), lambda _: Top()).rows
+    assert row.cells == {"text": "很好", "label": label}
+
+
+@pytest.mark.parametrize("annotations", [[None], [{}], [{"result": None}], "x"])
+def test_other_objects_with_data_and_annotations_are_unchanged(write, annotations):
+    task = {"data": {"text": "很好"}, "annotations": annotations}
+    (row,) = open_table(write("a.json", json.dumps([task])), lambda _: Top()).rows
+    assert row.cells == task
+
+
+@pytest.mark.parametrize("question", [3, {"question": "谁？"}])
+def test_a_broken_question_of_c3_is_reported(write, question):
+    good = {"question": "谁？", "choice": ["甲", "乙"], "answer": "甲"}
+    path = write("a.json", json.dumps([[["文"], [good], "1"], [["文"], [good, question], "2"]]))
+    rows = list(open_table(path, lambda _: Top()).rows)
+    assert [row.problem for row in rows] == ["", "is not a JSON object"]
+
+
+def test_big5_is_detected_in_a_json_array(write):
+    records = [{"text": f"這個東西很好，我們喜歡{i}", "label": "好壞"[i % 2]} for i in range(9)]
+    path = write("a.json", json.dumps(records, ensure_ascii=False).encode("big5"))
+    layout, examples = read(path)
+    assert examples[1] == (("這個東西很好，我們喜歡1",), "壞")
+    assert "It is read as CP950." in layout.report
 
 
 def test_a_pair_is_detected_from_its_columns(write):
