@@ -12,7 +12,7 @@ from typing import Any
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 
-# Around texts and labels: byte order marks and zero-width spaces, left by files that were joined or copied.
+# Around texts and labels: byte order marks and zero-width spaces, left by joined or copied files.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
 _SHOWN = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*([%％]?)", re.ASCII)
