@@ -100,6 +100,11 @@ def stripped(value: Any) -> str:
     return str(int(value) if whole else value).strip().strip(_INVISIBLE).strip()
 
 
+def ellipsized(text: str, length: int) -> str:
+    """The first characters of a text, for a message or a report."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def without_nan(labels: Sequence[Any]) -> list[Any]:
     """Labels without the text "nan" if all other labels are numbers: it means a missing label."""
     rest = [label for label in labels if stripped(label).casefold() != "nan"]

@@ -150,7 +150,7 @@ def _span(text: str, item: dict[str, Any]) -> Span:
         raise BadCellError(f"has {shown} as an entity, without whole numbers start and end")
     if not 0 <= start < end <= len(text):
         raise BadCellError(
-            f"has an entity from {start} to {end}, but {len(text)} characters of text: the end is "
+            f"has an entity from {start} to {end}, but a text of length {len(text)}: the end is "
             "the character after its last"
         )
     quoted = item.get("text")

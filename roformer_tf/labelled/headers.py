@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import stripped, to_number
+from roformer_tf.labelled.cells import ellipsized, stripped, to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import FindTop, Table, Top
@@ -86,7 +86,7 @@ class TableSample(NamedTuple):
     def shown(self) -> str:
         """The header and the first example, for a message; without a header, the first line."""
         columns = self.table.columns[:_CELLS]
-        more = " | …" * (len(self.table.columns) > _CELLS)
+        more = " | …" if len(self.table.columns) > _CELLS else ""
         first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
         example = " | ".join(first) + more
         if not self.table.has_header:
@@ -108,8 +108,7 @@ def sample_of(table: Table) -> TableSample:
 
 
 def _shown_cell(value: Any) -> str:
-    text = "" if value is None else " ".join(str(value).split())
-    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    return "" if value is None else ellipsized(" ".join(str(value).split()), _CELL)
 
 
 def check_header(sample: TableSample) -> None:

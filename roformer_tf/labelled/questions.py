@@ -22,7 +22,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.cells import BadCellError, parsed
+from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
@@ -63,8 +63,7 @@ def read_answers(value: Any, context: str) -> Answers:
     located = [_locate(text, start, context) for text, start in listed]
     answers = tuple(dict.fromkeys(answer for answer in located if answer is not None))
     if located and not answers:
-        shown = listed[0][0]
-        shown = shown[:SHOWN] + "…" * (len(shown) > SHOWN)
+        shown = ellipsized(listed[0][0], SHOWN)
         raise BadCellError(f"has an answer that is not in its context, such as {shown!r}")
     return answers
 

@@ -263,10 +263,11 @@ def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Itera
     """Raise InputError unless the task has as many texts as there are text columns."""
     if len(texts) not in task.labelling.text_counts:
         wanted = " or ".join(map(str, task.labelling.text_counts))
+        number = "1 column" if wanted == "1" else f"{wanted} columns"
         raise InputError(
-            f"{path}: the task {task.name} takes {wanted} column{'s' * (wanted != '1')} of text, "
-            f"but there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as "
-            f"--task one of {', '.join(tasks)}."
+            f"{path}: the task {task.name} takes {number} of text, not {len(texts)}: "
+            f"{', '.join(texts)}. Give other --text-columns, or as --task one of "
+            f"{', '.join(tasks)}."
         )
 
 
@@ -421,8 +422,8 @@ def columns_to_predict(
     usual, named = task.text_columns, columns.text_columns
     if named and len(named) != len(usual):
         raise InputError(
-            f"--text-columns names {len(named)} columns, but the model was trained on "
-            f"{len(usual)}: {', '.join(usual)}. Name as many."
+            f"--text-columns is {', '.join(named)}, but the model was trained on "
+            f"{', '.join(usual)}. Name as many."
         )
     table = columns.open(path, named or usual)
     texts: tuple[str, ...] = ()

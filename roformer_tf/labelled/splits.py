@@ -125,8 +125,8 @@ def split_examples(
         names = (Message("training"), Message("validation"), Message("test"))
         raise InputError(
             Message(
-                "{number} examples are too few to split: none is left for {names}. Give --valid "
-                "and --test, or more examples.",
+                "too few examples to split: {number}. None is left for {names}. Give --valid and "
+                "--test, or more examples.",
                 number=len(examples),
                 names=[names[side] for side in sorted(missing)],
             )
@@ -145,7 +145,7 @@ def folds(
     """
     if k < 2:
         raise InputError(
-            f"{k} folds are too few: one is held out, the rest is for training. Give 2 or more."
+            f"too few folds: {k}. One is held out, the rest is for training. Give 2 or more."
         )
     sides = _deal(examples, task, np.full(k, 1 / k), seed, every_label=False)
     pairs = [
@@ -155,8 +155,7 @@ def folds(
     for train, held_out in pairs:
         if not held_out:
             raise InputError(
-                f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more "
-                "examples."
+                f"too few examples for {k} folds: {len(train)}. Give fewer folds, or more examples."
             )
         if unseen := _all_labels(held_out, task) - _all_labels(train, task):
             raise InputError(

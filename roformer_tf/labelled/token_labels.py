@@ -117,7 +117,7 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
         raise BadCellError("has no label")
     tags = _tags("".join(units), label)
     if len(tags) != len(units):
-        raise BadCellError(f"has {len(tags)} labels in {columns.label!r} of {len(units)} units")
+        raise BadCellError(f"has {len(tags)} instead of {len(units)} labels in {columns.label!r}")
     for unit, tag in zip(units, tags, strict=True):
         if problem := damage(tag) or tag_problem([unit, tag], columns.tags):
             raise BadCellError(problem)

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from roformer_tf.labelled.cells import ellipsized
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
@@ -274,7 +275,7 @@ def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[J
 
 def shortened(text: str) -> str:
     """The first `CHARACTERS` of a text."""
-    return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
+    return ellipsized(text, CHARACTERS)
 
 
 def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:

@@ -71,8 +71,8 @@ def task_of_problem(
     labels = () if kind is Regression else labels
     if repeated := sorted(label for label, count in Counter(labels).items() if count > 1):
         raise InputError(
-            f"{name} has several labels that are called {repeated[0]}. Give each a name of its own, "
-            "in the id2label of its config.json."
+            f"{name} has several labels that are called {repeated[0]}. Give each a name of its "
+            "own, in the id2label of its config.json."
         )
     return kind(labels=labels, max_length=max_length, text_columns=texts)
 

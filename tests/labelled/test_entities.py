@@ -105,9 +105,9 @@ def test_tags_of_units_are_converted_to_character_spans(sep, tmp_path):
 
 GOOD = {"text": "北京人", "entities": [{"start": 0, "end": 2, "label": "LOC"}]}
 BAD = {
-    "has an entity from 1 to 4, but 3 characters": [{"start": 1, "end": 4, "label": "LOC"}],
-    "has an entity from -1 to 2, but 3 characters": [{"start": -1, "end": 2, "label": "LOC"}],
-    "from 2 to 2, but 3 characters of text: the end": [{"start": 2, "end": 2, "label": "LOC"}],
+    "has an entity from 1 to 4, but a text of length 3": [{"start": 1, "end": 4, "label": "LOC"}],
+    "has an entity from -1 to 2, but a text of length 3": [{"start": -1, "end": 2, "label": "LOC"}],
+    "from 2 to 2, but a text of length 3: the end": [{"start": 2, "end": 2, "label": "LOC"}],
     "has 'LOC' instead of a list of entities": "LOC",
     "has 'LOC' as an entity": ["LOC"],
     "has the entity '北京', but '北' from 0": [

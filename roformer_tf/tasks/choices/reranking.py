@@ -78,7 +78,8 @@ class RerankingLabelling(ListLabelling):
             values = parsed(find_cell(row.cells, label))
             values = values if isinstance(values, list) else [values]
         if len(values) != len(listed):
-            raise BadCellError(f"has {len(values)} labels for {len(listed)} documents")
+            number = f"{len(values)} instead of {len(listed)} labels"
+            raise BadCellError(f"has {number}, one for each document")
         judgment = Judgment(tuple(map(cls._relevance, values)))
         return Example((read_text(row.cells, query), *listed), judgment, row.place)
 
@@ -115,7 +116,7 @@ class RerankingLabelling(ListLabelling):
                 f"{path}: no query has a relevant document. Give documents with a label above 0."
             )
         if rest:
-            print(f"{path}: {rest:,} queries have no relevant document: skipped.", file=sys.stderr)
+            print(f"{path}: skipped queries without relevant document: {rest:,}.", file=sys.stderr)
         return groups
 
     @classmethod

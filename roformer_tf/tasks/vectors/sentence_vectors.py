@@ -282,14 +282,15 @@ def data_of(examples: Examples) -> Data:
 
 def _check_label(example: Example) -> None:
     """Raise InputError for a label that does not suit the number of texts."""
-    count, label = len(example.texts), example.label
-    wanted, fits = {
-        1: ("scores are of pairs: give none, or two columns of texts", label is None),
-        2: ("it is a number: how near the two are", label not in ("B", "C")),
-        3: ("it is B or C, the one nearer to A, or none if B is", not isinstance(label, float)),
-    }[count]
-    if not fits:
-        raise InputError(f"{example.place}: {count} texts have the label {label}, but {wanted}.")
+    count, label, problem = len(example.texts), example.label, ""
+    if count == 1 and label is not None:
+        problem = "of one text; scores are of pairs: give none, or two columns of texts"
+    if count == 2 and label in ("B", "C"):
+        problem = "of two texts; it is a number: how near the two are"
+    if count == 3 and isinstance(label, float):
+        problem = "of three texts; it is B or C, the one nearer to A, or none if B is"
+    if problem:
+        raise InputError(f"{example.place} has the label {label} {problem}.")
 
 
 def _of_group(example: Example) -> list[Example]:
