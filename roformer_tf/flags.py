@@ -285,7 +285,8 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         message = Message("{path} holds no keys with values, such as `batch-size: 32`.", path=path)
         raise InputError(message)
     # Of a repeated key, `yaml.load` has only the last value.
-    keys = [_dashed(key.value) for key, _ in yaml.compose(text).value] if values else []
+    root: Any = yaml.compose(text)
+    keys = [_dashed(key.value) for key, _ in root.value] if values else []
     if repeated := [key for key in keys if keys.count(key) > 1]:
         message = Message(
             "{path} has the key {key!r} twice. Remove one of them.", path=path, key=repeated[0]

@@ -90,7 +90,7 @@ class Finetuned:
         return self.lexical.combined(self.task, examples, predictions)
 
     def with_task(self, task: Task) -> "Finetuned":
-        """The same model for a task of `Task.asked`."""
+        """The same model for a task of `Task.with_labels`."""
         # TF-IDF knows only the labels of training.
         return dataclasses.replace(self, task=task, lexical=None)
 

@@ -20,7 +20,7 @@ _ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
 
 
 class BadCellError(ValueError):
-    """A cell that is no text, or no label. The message continues a place: "has …" or "is …"."""
+    """A cell that is no text, or no label. The message follows a line: "has …" or "is …"."""
 
 
 def find_cell(cells: dict[str, Any], column: str) -> Any:

@@ -28,7 +28,7 @@ class Example(NamedTuple):
     """One text, a pair, or A, B and C; several of equal meaning; for tagging the joined units."""
     label: Label
     """None if the data has no label."""
-    place: str
+    source_line: str
     """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
     """For tagging: the characters or words that have a label each."""
@@ -50,7 +50,7 @@ UNLABELLED = "has no label"
 class BadLine(NamedTuple):
     """A row of a file that is no example."""
 
-    place: str
+    source_line: str
     """File and first line: "train.tsv:12"."""
     problem: str
     """The reason, such as "has no label"."""
@@ -80,7 +80,7 @@ class SkippedRows:
         self.rows += 1
         self.blank += line.problem == BLANK
         self.unreadable += line.problem not in (BLANK, UNLABELLED)
-        file, _, digits = line.place.rpartition(":")
+        file, _, digits = line.source_line.rpartition(":")
         ranges, number = self._ranges[file, line.problem], int(digits)
         # Consecutive lines with the same problem are one range.
         if ranges and ranges[-1][1] == number - 1:

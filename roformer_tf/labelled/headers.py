@@ -101,7 +101,8 @@ def sample_of(table: Table) -> TableSample:
     rows = list(islice(table.rows, SAMPLE))
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
-        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
+        problems = (f"{row.source_line} {row.problem}" for row in rows if row.problem != BLANK)
+        problem = next(problems, "")
         problem = problem or Message("{path} has a header, but no example", path=table.path)
         raise InputError(Message("{problem}. Add examples.", problem=problem))
     return TableSample(table, cells)

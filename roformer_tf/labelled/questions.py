@@ -95,8 +95,8 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     start += len(text) - len(text.lstrip())
     text = text.strip()
     # A look-ahead, so that occurrences may overlap.
-    places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
-    return (text, min(places, key=lambda x: abs(x - start))) if places else None
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    return (text, min(starts, key=lambda x: abs(x - start))) if starts else None
 
 
 class _Row(NamedTuple):
@@ -233,9 +233,9 @@ def character_logits(windows: Iterable[tuple[np.ndarray, Ints]], characters: int
     logits = np.full((characters, 2), NEVER, np.float32)
     for of_tokens, spans in windows:
         inside = spans[:, 0] >= 0
-        for column, places in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
+        for column, indices in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
             relative = (of_tokens[inside] - of_tokens[0])[:, column]
-            np.maximum.at(logits[:, column], places, relative)
+            np.maximum.at(logits[:, column], indices, relative)
     return logits
 
 

@@ -140,25 +140,28 @@ def _labels_layout(
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
-    _check_texts(path, selected, texts, tasks)
     if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, separator)
-    return _table_layout(
-        sample, columns, selected, (texts, text_note), (label, label_note), why, spellings
-    )
+    selection = (texts, text_note), (label, label_note)
+    return _table_layout(sample, columns, selected, tasks, *selection, why, spellings)
 
 
 def _table_layout(
     sample: TableSample,
     columns: ColumnsConfig,
     task: Any,
+    tasks: Iterable[str],
     texts: tuple[tuple[str, ...], str],
     label: tuple[str | None, str],
     why: str = "",
     more: str = "",
 ) -> Layout:
-    """The layout of a table for a task; texts, label: columns, and how they were selected."""
+    """The layout of a table for a task; texts, label: columns, and how they were selected.
+
+    Raises InputError for another number of texts than the task takes.
+    """
+    _check_texts(sample.table.path, task, texts[0], tasks)
     named = Message("task {task}", task=task.name)
     if why:
         named = Message("task {task} (a guess: {why})", task=task.name, why=why)
@@ -203,7 +206,7 @@ def _units_or_entities_layout(
                 "Its tags are numbers without names, which mark no entities: replace them by "
                 "B-LOC, I-LOC, O or similar tags if they do."
             )
-    return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
+    return _table_layout(sample, columns, kind, tasks, ((text,), ""), (label, ""), more=more)
 
 
 def _named_layout(
@@ -212,9 +215,8 @@ def _named_layout(
     """The layout of a table for a task whose columns have fixed names, or those of the user."""
     *usual, label = task.labelling.column_names
     texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
-    _check_texts(sample.table.path, task, texts, tasks)
     label = find_column(sample.table, columns.label_column or label)
-    return _table_layout(sample, columns, task, (texts, ""), (label, ""))
+    return _table_layout(sample, columns, task, tasks, (texts, ""), (label, ""))
 
 
 def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
@@ -241,8 +243,7 @@ def _optional_layout(
     """The layout of a table for a task whose files may have texts alone."""
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    _check_texts(sample.table.path, task, texts, tasks)
-    return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
+    return _table_layout(sample, columns, task, tasks, (texts, text_note), (label, ""))
 
 
 def _guess_task(
@@ -347,7 +348,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
             try:
                 labelling.check(row)
             except BadCellError as error:
-                return BadLine(row.place, str(error))
+                return BadLine(row.source_line, str(error))
         return row
 
     rows = examples_of(path, *layout[:3], columns, labelled=True)

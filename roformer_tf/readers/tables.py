@@ -162,7 +162,7 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
 
 
 def _placed(path: str | Path, records: Iterable[Record]) -> Iterator[Row]:
-    """The records of a file as rows, each with its place."""
+    """The records of a file as rows, each with its line."""
     for number, cells, problem in records:
         yield Row(f"{path}:{number}", cells, problem)
 
@@ -204,7 +204,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
     """An error for a file without readable rows: their first problem, or that it is empty."""
-    broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
+    broken = next((f"{r.source_line} {r.problem}" for r in rows if r.problem != BLANK), None)
     problem = broken or Message("{path} is empty", path=path)
     return InputError(Message("{problem}. Give a file with examples.", problem=problem))
 
@@ -227,9 +227,9 @@ def check_different(path: str | Path, names: list[str]) -> None:
 
 
 def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) -> Row:
-    place, cells = f"{path}:{record.number}", record.cells
+    source_line, cells = f"{path}:{record.number}", record.cells
     if record.problem:
-        return Row(place, {}, record.problem)
+        return Row(source_line, {}, record.problem)
     if pad:
         cells = cells + [""] * (len(columns) - len(cells))
     if not any(map(str.strip, cells[len(columns) :])):  # Excel writes formatted cells as empty
@@ -238,8 +238,8 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
         what = "line break" if len(cells) < len(columns) else "delimiter"
         what = "is a name in the header empty?" if pad else f"is there a {what} in a text?"
         many = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-        return Row(place, {}, f"has {many}, the first line {len(columns)} ({what})")
-    return Row(place, dict(zip(columns, cells, strict=True)))
+        return Row(source_line, {}, f"has {many}, the first line {len(columns)} ({what})")
+    return Row(source_line, dict(zip(columns, cells, strict=True)))
 
 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:

@@ -1,6 +1,5 @@
 """The one table of tasks: classes by name. `base` explains how to add one."""
 
-from collections import Counter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from roformer_tf.errors import InputError
@@ -69,9 +68,9 @@ def task_of_problem(
     kind = Pair if kind is Classification and len(texts) > 1 else kind
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     labels = () if kind is Regression else labels
-    if repeated := sorted(label for label, count in Counter(labels).items() if count > 1):
+    if len(set(labels)) < len(labels):
         raise InputError(
-            f"{name} has several labels that are called {repeated[0]}. Give each a name of its "
+            f"{name} has labels of the same name: {', '.join(labels)}. Give each a name of its "
             "own, in the id2label of its config.json."
         )
     return kind(labels=labels, max_length=max_length, text_columns=texts)

@@ -114,7 +114,7 @@ def test_a_fingerprint_covers_all_data_of_a_training():
         mark([first], [], [], letters="今天气"),
     ]
     assert len({*marks}) == len(marks)
-    assert mark([first._replace(place="other:9")], [], []) == marks[0]
+    assert mark([first._replace(source_line="other:9")], [], []) == marks[0]
 
 
 def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):

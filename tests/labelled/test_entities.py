@@ -158,7 +158,7 @@ def test_brat_files_give_an_example_for_each_line(end, tmp_path):
         assert layout.task is Extraction
         got = [[(label, x.texts[0][a:b]) for label, a, b in x.label] for x in examples]
         assert got == [[("ORG", "北京市委"), ("LOC", "北京")], [("LOC", "上海")]]
-        assert [x.place for x in examples] == [f"{tmp_path}/a.txt:1", f"{tmp_path}/a.txt:3"]
+        assert [x.source_line for x in examples] == [f"{tmp_path}/a.txt:1", f"{tmp_path}/a.txt:3"]
 
 
 @pytest.mark.parametrize(

@@ -119,7 +119,7 @@ def test_a_url_is_fetched_once_and_read_like_a_file(write, name, monkeypatch):
         type(storage), "get_file", lambda *x, **y: [downloads.append(x), get(*x, **y)][-1]
     )
     if name == "a.txt":
-        assert [item.place for item in stream(url)] == [f"{url}:1", f"{url}:2"]
+        assert [item.source_line for item in stream(url)] == [f"{url}:1", f"{url}:2"]
         return
     layout, examples = read(url)
     assert examples == read(path)[1]
@@ -190,7 +190,7 @@ def test_places_are_file_and_line(write):
     path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
     config = ColumnsConfig()
     actual = read_examples(path, find_layout(path, config, None, TASKS), config)
-    assert [example.place for example in actual] == [f"{path}:2", f"{path}:4"]
+    assert [example.source_line for example in actual] == [f"{path}:2", f"{path}:4"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
@@ -830,7 +830,7 @@ def test_a_test_file_of_another_kind_is_rejected(write, name, kind):
 def test_a_stream_keeps_the_order_and_every_row(write):
     path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
     actual = stream(path)
-    assert [item.place for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
+    assert [item.source_line for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
     assert [type(item) for item in actual] == [Example, BadLine, BadLine, BadLine, Example]
     assert [item.label for item in actual if isinstance(item, Example)] == [None, None]
 
@@ -888,13 +888,13 @@ def test_an_unclosed_quote_in_a_csv_skips_only_its_line(write):
     path = write("a.csv", 'text\n甲\n"乙\n丙\n"丁\n戊"\n')
     first, bad, second, third = stream(path)
     assert [item.texts for item in (first, second, third)] == [("甲",), ("丙",), ("丁\n戊",)]
-    assert (bad.place, bad.problem[:26]) == (f"{path}:3", "breaks the rules of quotin")
-    assert third.place == f"{path}:5"
+    assert (bad.source_line, bad.problem[:26]) == (f"{path}:3", "breaks the rules of quotin")
+    assert third.source_line == f"{path}:5"
 
 
 def test_blank_rows_of_a_spreadsheet_are_counted_in_places(write):
     path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
-    assert [(type(item), item.place) for item in stream(path)] == [
+    assert [(type(item), item.source_line) for item in stream(path)] == [
         (Example, f"{path}:2"),
         (BadLine, f"{path}:3"),
         (Example, f"{path}:4"),

@@ -126,7 +126,7 @@ def test_a_split_is_complete_and_separates_no_equal_texts(task):
     assert [len(side) for side in sides] == pytest.approx([280, 80, 40], abs=5)
     texts = [set(map(plain, side)) for side in sides]
     assert len(set.union(*texts)) == sum(map(len, texts))
-    places = [[int(e.place[2:]) for e in side] for side in sides]
+    places = [[int(e.source_line[2:]) for e in side] for side in sides]
     assert places == [sorted(side) for side in places]
 
 

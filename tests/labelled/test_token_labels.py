@@ -213,7 +213,7 @@ def test_an_array_may_be_one_long_line(tmp_path):
         assert [(*item.texts, item.label) for item in examples] == [
             tuple(row.values()) for row in rows
         ]
-    assert examples[-1].place == f"{path}:300"
+    assert examples[-1].source_line == f"{path}:300"
     path.write_text(json.dumps(rows, indent=1), "utf-8")
     assert len(read(path)[1]) == 300
 

@@ -114,7 +114,7 @@ def test_cloze_encoding():
     assert words == ["[CLS]", *"今天", "[MASK]", "[UNK]", *"我们去公园", "[SEP]"]
     assert [TOKENIZER.tokens[i] for i in encoded.token_ids[1]] == ["[CLS]", "[MASK]", "[SEP]"]
     assert [len(mask) for mask in encoded.masks] == [1, 1, 2, 2, 3, 3, 4, 4, 2, 2]
-    assert encoded.places[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
+    assert encoded.candidate_rows[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
     for row, mask in zip(encoded.token_ids, encoded.masks, strict=True):
         assert np.flatnonzero(row == TOKENIZER.mask_id).tolist() == mask.tolist()
     # A long text is truncated to the tokens nearest to the gap.
@@ -143,9 +143,9 @@ def test_batches_hold_each_sequence_once(encode):
     assert len({str(row) for row in real}) == len(real)
     assert len(token_ids) % 8 == 0
     for position, item in enumerate((2, 1, 0)):
-        for choice, places in enumerate(encoded.places[item]):
+        for choice, places in enumerate(encoded.candidate_rows[item]):
             for term, row in enumerate(places):
-                got = token_ids[inputs["place"][position, choice, term]]
+                got = token_ids[inputs["row_index"][position, choice, term]]
                 assert got[got > 0].tolist() == encoded.token_ids[row].tolist()
 
 

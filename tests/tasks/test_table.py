@@ -200,8 +200,8 @@ def test_task_names_are_the_keys_of_the_table():
     ("problem", "labels", "message"),
     [
         ("regression", ("x", "y"), "m predicts 2 numbers; only models of one number"),
-        (None, ("好", "坏", "好"), "m has several labels that are called 好"),
-        ("multi_label_classification", ("好", "好"), "m has several labels"),
+        (None, ("好", "坏", "好"), "m has labels of the same name: 好, 坏, 好"),
+        ("multi_label_classification", ("好", "好"), "m has labels of the same name"),
     ],
 )
 def test_labels_of_transformers_that_have_no_task_are_rejected(problem, labels, message):

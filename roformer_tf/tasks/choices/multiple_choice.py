@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -106,27 +106,26 @@ class ChoiceLabelling(ListLabelling):
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)
         right = None if label is None else meanings_of(row.cells.get(label), listed)
-        return Example((read_text(row.cells, text), *listed), right, row.place)
+        return Example((read_text(row.cells, text), *listed), right, row.source_line)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
         """The label becomes an index. Raises InputError if it may be an index or a text."""
         # In [1, 2, 3] the label 1 may be both: it is what all other labels of the file are.
-        by_index = all(example.label.index is not None for example in examples)
-        by_text = all(example.label.text is not None for example in examples)
-
-        def right(example: Example) -> int:
-            index, text = example.label
-            if index is None or text is None or index == text:
-                return text if index is None else index
-            if by_index == by_text:
+        are_indices = all(example.label[0] is not None for example in examples)
+        are_texts = all(example.label[1] is not None for example in examples)
+        completed = []
+        for example in examples:
+            by_index, by_text = example.label
+            if None not in example.label and by_index != by_text and are_indices == are_texts:
+                label = example.texts[1 + by_text]
                 raise InputError(
-                    f"{example.place} has the label {example.texts[1 + text]!r}, which may be an "
-                    "index or a choice. Write the indices as numbers in a .jsonl file."
+                    f"{example.source_line} has the label {label!r}, which may be an index or a "
+                    "choice. Write the indices as numbers in a .jsonl file."
                 )
-            return index if by_index else text
-
-        return [example._replace(label=right(example)) for example in examples]
+            is_text = are_texts or by_index is None
+            completed.append(example._replace(label=by_text if is_text else by_index))
+        return completed
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
@@ -146,34 +145,28 @@ class ChoiceLabelling(ListLabelling):
         return target
 
 
-class Meanings(NamedTuple):
-    """Which candidate is right, if the label is an index, and if it is a text; None if neither."""
+def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int | None]:
+    """The right candidate if the label is an index, and if it is a text; None for what it is not.
 
-    index: int | None
-    text: int | None
-
-
-def meanings_of(value: Any, candidates: Sequence[str]) -> Meanings:
-    """What a label may mean. Raises BadCellError if it is neither an index nor a candidate."""
+    Raises BadCellError if it is neither.
+    """
     name = read_label(value)
     number = to_number(name)
-    index = text = None
-    if number in range(len(candidates)):
-        index = int(number)
+    by_index = int(number) if number is not None and number in range(len(candidates)) else None
     # A number of JSON or Parquet is an index; pandas writes 1.0 next to missing labels.
-    if name in candidates and not isinstance(value, int | float):
-        text = candidates.index(name)
-    meanings = Meanings(index, text)
-    if meanings == (None, None):
+    is_text = name in candidates and not isinstance(value, int | float)
+    by_text = candidates.index(name) if is_text else None
+    matches = [candidates[x] for x in (by_index, by_text) if x is not None]
+    if not matches:
         shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
         raise BadCellError(
             f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
             f"one of {shown}"
         )
-    for right in (candidates[x] for x in meanings if x is not None):
+    for right in matches:
         if candidates.count(right) > 1:  # their scores are equal
             raise BadCellError(f"has the right candidate {right!r} twice")
-    return meanings
+    return by_index, by_text
 
 
 class ListObjective(TrainingObjective):
@@ -193,7 +186,7 @@ class ListObjective(TrainingObjective):
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits of rows (D, 1) → scores of candidates (B, C)."""
-        return ops.take(outputs[:, 0], inputs["place"][..., 0])
+        return ops.take(outputs[:, 0], inputs["row_index"][..., 0])
 
 
 class ChoiceDecoding(Decoding):

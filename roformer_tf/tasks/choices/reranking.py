@@ -81,7 +81,7 @@ class RerankingLabelling(ListLabelling):
             number = f"{len(values)} instead of {len(listed)} labels"
             raise BadCellError(f"has {number}, one for each document")
         judgment = Judgment(tuple(map(cls._relevance, values)))
-        return Example((read_text(row.cells, query), *listed), judgment, row.place)
+        return Example((read_text(row.cells, query), *listed), judgment, row.source_line)
 
     @classmethod
     def _relevance(cls, value: Any) -> float:
@@ -110,7 +110,7 @@ class RerankingLabelling(ListLabelling):
             for query, example in queries.items()
             if any((labels := documents[query]).values())
         ]
-        path, rest = examples[0].place.rpartition(":")[0], len(queries) - len(groups)
+        path, rest = examples[0].source_line.rpartition(":")[0], len(queries) - len(groups)
         if not groups:
             raise InputError(
                 f"{path}: no query has a relevant document. Give documents with a label above 0."
