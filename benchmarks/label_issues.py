@@ -80,7 +80,7 @@ def main(config: LabelIssuesBenchmark) -> None:
     changed = planted["valid"]
     figures = {
         "checked": len(examples),
-        "planted": sum(int(example.place) in changed for example in examples),
+        "planted": sum(int(example.source_line) in changed for example in examples),
         "reason": actual["reason"],
         "model": report[report["judged"]]["accuracy"],
         "baseline": report["baseline"][report["judged"]]["accuracy"],
@@ -127,7 +127,7 @@ def read_line_numbers(path: Path) -> list[int]:
 
 
 def unseen_examples(paths: Mapping[str, str]) -> list[Example]:
-    """Return the validation examples whose texts are not in training; `place` is the line."""
+    """Return the validation examples whose texts are not in training; `source_line` is the line."""
     train, valid = (
         [line.split("\t") for line in Path(paths[name]).read_text(encoding="utf-8").split("\n")]
         for name in ("train", "valid")
@@ -145,7 +145,7 @@ def model_only_issues(folder: Path, examples: Sequence[Example]) -> list[int]:
     opened = open_finetuned(folder, precision="float32")
     predictions = opened.predict(examples)
     issues = find_label_issues(*calibrated(opened.task, examples, predictions))
-    return [int(examples[issue.example].place) for issue in issues]
+    return [int(examples[issue.example].source_line) for issue in issues]
 
 
 def precision(listed: Sequence[int], changed: set[int]) -> dict[str, Any]:

@@ -263,14 +263,14 @@ def _flag_name(word: str) -> str:
 def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     """The keys of a YAML file as flags, with their words.
 
-    Of a repeated key the last one counts, as on the command line. Raises InputError for a file that
-    cannot be read, and for an unknown key.
+    Raises InputError for a file that cannot be read, and for an unknown or a repeated key.
     """
     import yaml
 
     try:
         # BaseLoader reads every value as text: `output: no` is the folder "no".
-        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
+        text = path.read_text(encoding="utf-8")
+        values = yaml.load(text, yaml.BaseLoader) or {}
     except FileNotFoundError:
         message = Message("there is no file {path}. Check the path and the spelling.", path=path)
         raise InputError(message) from None
@@ -283,6 +283,14 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         raise InputError(message) from None
     if not isinstance(values, dict):
         message = Message("{path} holds no keys with values, such as `batch-size: 32`.", path=path)
+        raise InputError(message)
+    # Of a repeated key, `yaml.load` has only the last value.
+    root: Any = yaml.compose(text)
+    keys = [_dashed(key.value) for key, _ in root.value] if values else []
+    if repeated := [key for key in keys if keys.count(key) > 1]:
+        message = Message(
+            "{path} has the key {key!r} twice. Remove one of them.", path=path, key=repeated[0]
+        )
         raise InputError(message)
     known = flag_types(settings)
     typed: dict[str, list[str]] = {}

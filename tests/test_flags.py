@@ -44,6 +44,14 @@ def test_an_unknown_key_is_reported_with_the_nearest_and_all_known_keys(tmp_path
     assert {*known} == flag_types(settings).keys()
 
 
+@pytest.mark.parametrize("second", ["mask-rate", "mask_rate"])
+def test_a_repeated_key_is_reported(second, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(f"mask-rate: 0.2\nseed: 1\n{second}: 0.3\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"recipe\.yaml has the key 'mask-rate' twice\. Remove"):
+        yaml_values(path, cli.load_settings("pretrain"))
+
+
 @pytest.mark.parametrize(
     ("words", "rate"),
     [(["0.2"], 0.2), (["0.3", "0.15"], (0.3, 0.15)), (["0.3", "0.15", "0.1"], None), (["x"], None)],

@@ -14,14 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints.archives import (
-    CONFIG,
-    MODULES,
-    POOLING,
-    PROMPTS,
-    TRANSFORMER_SETTINGS,
-    WEIGHTS,
-)
+from roformer_tf.checkpoints import archives
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource, embedding_settings
@@ -39,7 +32,7 @@ def save_modules(folder: str | Path) -> bool:
     """
     folder = Path(folder)
     # modules.json first: without it the library ignores the folders.
-    for name in (MODULES, _POOLER):
+    for name in (archives.MODULES, _POOLER):
         remove(folder / name)
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
@@ -53,12 +46,12 @@ def save_modules(folder: str | Path) -> bool:
             modules.append(_POOLER)
     modules.append(f"{len(modules)}_Normalize")
     pooling = _pooling(config, checkpoint.config.hidden_size)
-    write_json(folder / POOLING, pooling)
+    write_json(folder / archives.POOLING, pooling)
     # do_lower_case would be done before the tokenizer, which lower-cases by itself.
     limits = {"max_seq_length": config.max_length, "do_lower_case": False}
-    write_json(folder / TRANSFORMER_SETTINGS, limits)
-    write_json(folder / PROMPTS, {"prompts": {}, "similarity_fn_name": "cosine"})
-    write_json(folder / MODULES, [_module(i, name) for i, name in enumerate(modules)])
+    write_json(folder / archives.TRANSFORMER_SETTINGS, limits)
+    write_json(folder / archives.PROMPTS, {"prompts": {}, "similarity_fn_name": "cosine"})
+    write_json(folder / archives.MODULES, [_module(i, name) for i, name in enumerate(modules)])
     return True
 
 
@@ -95,9 +88,9 @@ def _write_dense(folder: Path, kernel: np.ndarray, bias: np.ndarray) -> None:
         "bias": True,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
-    write_json(folder / CONFIG, settings)
+    write_json(folder / archives.CONFIG, settings)
     tensors = {
         "linear.weight": np.ascontiguousarray(kernel.T, np.float32),
         "linear.bias": np.asarray(bias, np.float32),
     }
-    save_tensors(tensors, folder / WEIGHTS, {"format": "pt"})
+    save_tensors(tensors, folder / archives.WEIGHTS, {"format": "pt"})

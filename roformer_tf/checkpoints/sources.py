@@ -17,19 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints import embedding_config, hub, huggingface, tf1
-from roformer_tf.checkpoints.archives import (
-    BERT_CONFIG,
-    CONFIG,
-    MODULES,
-    POOLING,
-    PROMPTS,
-    TOKENIZER_CONFIG,
-    TRANSFORMER_SETTINGS,
-    WEIGHT_FILES,
-    WEIGHTS,
-    Files,
-)
+from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface, tf1
+from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
@@ -167,10 +156,10 @@ class OpenedSource(Files):
         """
         weights = _weights(self.folder)
         if weights.suffix == ".index":
-            layout, file = "tf1", self.folder / BERT_CONFIG
+            layout, file = "tf1", self.folder / archives.BERT_CONFIG
             tensors = with_bert(self._plain(tf1.read_tensors(weights.with_suffix("")), prefix))
         else:
-            layout, file = "huggingface", self.folder / CONFIG
+            layout, file = "huggingface", self.folder / archives.CONFIG
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
         config = RoFormerConfig.from_file(file)
@@ -213,9 +202,9 @@ class OpenedSource(Files):
 
 def _weights(folder: Path) -> Path:
     """The file in a folder that contains its weights, or their index."""
-    files = sorted(folder.glob("*.index")) if (folder / BERT_CONFIG).is_file() else []
-    if (folder / CONFIG).is_file():
-        candidates = [folder / name for name in WEIGHT_FILES]
+    files = sorted(folder.glob("*.index")) if (folder / archives.BERT_CONFIG).is_file() else []
+    if (folder / archives.CONFIG).is_file():
+        candidates = [folder / name for name in archives.WEIGHT_FILES]
         files += [file for file in candidates if file.is_file()][:1]
     if not files:
         raise InputError(f"{folder} contains no checkpoint. {_what_is_missing(folder)}")
@@ -226,11 +215,11 @@ def _weights(folder: Path) -> Path:
 
 
 def _what_is_missing(folder: Path) -> str:
-    if (folder / "model" / CONFIG).is_file():
+    if (folder / "model" / archives.CONFIG).is_file():
         return f"It is the folder of a training run: its model is in {folder / 'model'}."
     return (
-        f"A checkpoint is {BERT_CONFIG} with a TF1 checkpoint's .index and .data files, "
-        f"or {CONFIG} with {WEIGHTS}."
+        f"A checkpoint is {archives.BERT_CONFIG} with a TF1 checkpoint's .index and .data files, "
+        f"or {archives.CONFIG} with {archives.WEIGHTS}."
     )
 
 
@@ -372,9 +361,10 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     if content is None:
         is_sim = checkpoint.attention_type == "unilm" and {"pooler", "mlm"} <= checkpoint.parts
         positions = checkpoint.config.max_position_embeddings
-        limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
-        if limit is None and source.read(POOLING) is not None:  # since version 6 of the library
-            limit = source.read_object(TOKENIZER_CONFIG).get("model_max_length")
+        limit = source.read_object(archives.TRANSFORMER_SETTINGS).get("max_seq_length")
+        # Since version 6 of the library.
+        if limit is None and source.read(archives.POOLING) is not None:
+            limit = source.read_object(archives.TOKENIZER_CONFIG).get("model_max_length")
         length = min(limit or positions, positions)
         return EmbeddingConfig("pooler" if is_sim else _pooling(source), length)
     name = f"{source.name}: its {embedding_config.FILE}"
@@ -385,18 +375,19 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
 
 def _pooling(source: OpenedSource) -> Pooling:
     """The pooling of a model of sentence-transformers; for other models the mean."""
-    settings = source.read_object(POOLING)
+    settings = source.read_object(archives.POOLING)
     # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
-    has_dense = b".Dense" in (source.read(MODULES) or b"")
-    library = source.read_object(PROMPTS)
+    has_dense = b".Dense" in (source.read(archives.MODULES) or b"")
+    library = source.read_object(archives.PROMPTS)
     changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
     if has_dense or changes or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
             "prompt, a truncate_dim, or another pooling than mean or cls. Use that library; or, "
-            f"for the means of its encoder, remove {MODULES}, {POOLING} and {PROMPTS}."
+            f"for the means of its encoder, remove {archives.MODULES}, {archives.POOLING} and "
+            f"{archives.PROMPTS}."
         )
     return modes[0]
 

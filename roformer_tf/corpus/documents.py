@@ -81,11 +81,11 @@ class CorpusReport:
         lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
         if self.bad:
             kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
-            lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
+            lines.append(f"skipped bad lines: {self.bad.total():,} ({kinds}), the first of them:")
             lines += [f"  {example}" for example in self.examples]
         for encoding in sorted(set(self.encodings.values())):
             files = [file for file, codec in self.encodings.items() if codec == encoding]
-            more = f" and {len(files) - EXAMPLES:,} more files" if len(files) > EXAMPLES else ""
+            more = f" and {len(files) - EXAMPLES:,} more" if len(files) > EXAMPLES else ""
             lines.append(f"read as {encoding.upper()}: {', '.join(files[:EXAMPLES])}{more}")
         return "\n".join(lines)
 
@@ -259,7 +259,7 @@ def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_
             columns = [cell.strip() for cell in cells]
             column = _column(file, columns, field)
         elif len(cells) != len(columns):
-            yield number, "", f"{len(cells)} columns, the first line {len(columns)}"
+            yield number, "", f"{len(cells)} instead of {len(columns)} columns"
         elif damage(cells[column]):
             yield number, "", NOT_ENCODED
         else:

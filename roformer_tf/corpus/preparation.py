@@ -25,13 +25,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from roformer_tf.checkpoints.archives import VOCABULARY
-from roformer_tf.corpus.deduplication import (
-    DuplicatePolicy,
-    exact_marks,
-    find_exact,
-    find_near,
-    near_marks,
-)
+from roformer_tf.corpus import deduplication, manifests
 from roformer_tf.corpus.documents import (
     CorpusConfig,
     CorpusFile,
@@ -39,18 +33,6 @@ from roformer_tf.corpus.documents import (
     filtered,
     find_files,
     read_documents,
-)
-from roformer_tf.corpus.manifests import (
-    PREPARE_AGAIN,
-    TRAIN,
-    UNFINISHED,
-    claim,
-    discard,
-    is_finished,
-    make_manifest,
-    remove_unfinished,
-    skipped,
-    summary,
 )
 from roformer_tf.corpus.objectives import replacement_ids
 from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
@@ -111,7 +93,7 @@ class PreparationConfig(CorpusConfig):
     held_out: float = 0.01
     """Fraction of documents held out for evaluation, chosen by a hash of the normalized text, so
     duplicates never straddle the split."""
-    duplicates: DuplicatePolicy = "keep"
+    duplicates: deduplication.DuplicatePolicy = "keep"
     """keep: no deduplication; exact: skip repeated documents; near: skip similar ones too (MinHash,
     needs the extra [duplicates])."""
     similarity: float = 0.8
@@ -155,15 +137,15 @@ def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = Non
     settings = _settings(config, files, tokenizer)
     # Without a lock, because several processes may use a finished folder, even a read-only one.
     with suppress(OSError):  # such as a name that is too long, which `locked` reports
-        if is_finished(output, settings):
+        if manifests.is_finished(output, settings):
             return _finished(output)
     with locked(output):
         return _prepare(config, files, tokenizer, settings)
 
 
 def _finished(output: Path) -> Path:
-    remove_unfinished(output)
-    print(f"{output} is prepared already: {summary(read_manifest(output))}")
+    manifests.remove_unfinished(output)
+    print(f"{output} is prepared already: {manifests.summary(read_manifest(output))}")
     return output
 
 
@@ -175,12 +157,12 @@ def _prepare(
 ) -> Path:
     """Prepare in a locked folder."""
     output = Path(config.output)
-    if is_finished(output, settings):  # by another process, just before the lock
+    if manifests.is_finished(output, settings):  # by another process, just before the lock
         return _finished(output)
     _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
-    claim(output, settings)
+    manifests.claim(output, settings)
     report = CorpusReport()
     try:
         repeated = _repeated(files, config)
@@ -188,9 +170,9 @@ def _prepare(
         tokenizer.save_pretrained(output)
         write = PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
-        manifest = make_manifest(records, repeated, report, settings, tokenizer)
-        statistics = "\n".join([report.summary(), *skipped(manifest)])
-        if not manifest["splits"][TRAIN]["rows"]:
+        manifest = manifests.make_manifest(records, repeated, report, settings, tokenizer)
+        statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
+        if not manifest["splits"][manifests.TRAIN]["rows"]:
             raise InputError(
                 f"there is no sequence to train on: {statistics}. "
                 "Give a larger corpus, or a smaller held_out, or skip less."
@@ -198,12 +180,12 @@ def _prepare(
     except (EngineError, ReadError):  # the input is not wrong: the next run continues here
         raise
     except InputError:
-        discard(output)
+        manifests.discard(output)
         raise
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-    remove_unfinished(output)
+    manifests.remove_unfinished(output)
     print(statistics)
-    say("{output}: {summary}", output=output, summary=summary(manifest))
+    say("{output}: {summary}", output=output, summary=manifests.summary(manifest))
     return output
 
 
@@ -230,10 +212,12 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
     """
     if config.duplicates == "keep":
         return []
-    path = Path(config.output) / UNFINISHED / "duplicates.json"
+    path = Path(config.output) / manifests.UNFINISHED / "duplicates.json"
     if not path.is_file():
         near = config.duplicates == "near"
-        is_repeated = find_near(config.similarity) if near else find_exact()
+        is_repeated = (
+            deduplication.find_near(config.similarity) if near else deduplication.find_exact()
+        )
         marks = _each_part(
             partial(_mark_part, config), files, config, CorpusReport(), "finding duplicates"
         )
@@ -242,13 +226,13 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
             for part in marks
         ]
         write_text(path, json.dumps(repeated))
-    stored: list[list[int]] = read_json(path, PREPARE_AGAIN)
+    stored: list[list[int]] = read_json(path, manifests.PREPARE_AGAIN)
     return stored
 
 
 def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None]:
     """Marks of the part's documents; None for documents that are skipped anyway."""
-    mark = near_marks if config.duplicates == "near" else exact_marks
+    mark = deduplication.near_marks if config.duplicates == "near" else deduplication.exact_marks
     texts, _ = filtered(part.texts, config)
     return mark(texts)
 
@@ -329,7 +313,7 @@ def _each_part(
     """Yield the task's result for each part, in order, with a progress bar."""
     parts = _parts(files, config, report, repeated)
     head = list(islice(parts, 2))
-    folder = Path(config.output) / UNFINISHED
+    folder = Path(config.output) / manifests.UNFINISHED
     workers = open_workers(task, folder, config.engine, config.scheduler, config.workers)
     if len(head) < 2:  # more processes would have nothing to do
         workers = in_this_process(task)

@@ -76,7 +76,7 @@ class LabelIssues:
                 example = self.examples[issue.example]
                 suggested = self.task.labels[issue.suggested]
                 sure = map(shortest, (issue.probability, issue.of_label))
-                row = [example.place, *example.texts, example.label, suggested, *sure]
+                row = [example.source_line, *example.texts, example.label, suggested, *sure]
                 out.write(dict(zip(names, row, strict=True)))
 
     def as_json(self) -> JsonObject:
@@ -87,7 +87,7 @@ class LabelIssues:
         """
         shown = [
             {
-                "place": self.examples[issue.example].place,
+                "place": self.examples[issue.example].source_line,
                 "texts": [shortened(text) for text in self.examples[issue.example].texts],
                 "gold": self.examples[issue.example].label,
                 "suggested": self.task.labels[issue.suggested],

@@ -45,12 +45,12 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
     """
     assert data.positives is not None
     encoded, known = data.encoded, data.positives.of
-    sides = encoded.places % encoded.sides
+    sides = encoded.text_of_row % encoded.sides
     candidates, first = np.unique(text_of[sides > 0], return_index=True)  # numbers of vectors
     rows = np.flatnonzero(sides > 0)[first]
     # `positives` numbers the texts of examples, which may be equal; a text's number: its vectors.
     vectors_of: dict[int, set[int]] = defaultdict(set)
-    for text, vector in zip(encoded.numbers.ravel()[encoded.places], text_of, strict=True):
+    for text, vector in zip(encoded.numbers.ravel()[encoded.text_of_row], text_of, strict=True):
         vectors_of[int(text)].add(int(vector))
     documents = vectors[candidates]
     anchors = text_of[encoded.first_rows[:, 0]]

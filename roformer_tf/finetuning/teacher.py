@@ -82,12 +82,12 @@ def stored_predictions(
             f"--teacher {COLUMNS}: what a teacher of {task.name} predicts {reason}. Give a model."
         )
     stored: dict[str, Prediction] = {}
-    places = {example.place for example in examples}
+    places = {example.source_line for example in examples}
     for path in (config.train, *config.unlabelled, config.valid, config.test):
         table = config.columns.open(path, names) if path else None
         if table is not None and {*names} <= {*table.columns}:
-            rows = (row for row in table.rows if row.place in places)
-            stored.update((row.place, _stored(row, task)) for row in rows)
+            rows = (row for row in table.rows if row.source_line in places)
+            stored.update((row.source_line, _stored(row, task)) for row in rows)
         elif table is not None and path not in (config.valid, config.test):
             missing = ", ".join([name for name in names if name not in table.columns][:SHOWN])
             raise InputError(
@@ -95,7 +95,7 @@ def stored_predictions(
                 f"is no {missing}. Add what the teacher predicts, or give a model as --teacher."
             )
     say("the teacher is {described}", described=", ".join(names[:SHOWN]))
-    return [stored.get(example.place) for example in examples]
+    return [stored.get(example.source_line) for example in examples]
 
 
 def _stored(row: Row, task: Task) -> Prediction:
@@ -108,8 +108,8 @@ def _stored(row: Row, task: Task) -> Prediction:
     if not np.allclose(prediction.scores, scores, rtol=1e-4, atol=TOLERANCE):
         shown = ", ".join(f"{name} {row.cells.get(name)}" for name in names[:SHOWN])
         raise InputError(
-            f"{row.place} has no prediction of {task.name} in its columns: {shown}. Correct it, or "
-            "remove the row."
+            f"{row.source_line} has no prediction of {task.name} in its columns: {shown}. Correct "
+            "it, or remove the row."
         )
     return prediction
 

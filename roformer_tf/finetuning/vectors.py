@@ -69,9 +69,9 @@ class VectorTraining(BatchTraining):
 
     Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
     (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). A
-    side of D texts that several examples share comes with "place_1" (B,): the text of each example.
-    With several `micro_batches` they are encoded one after the other. A classifier that the task
-    trains as well is not saved.
+    side of D texts that several examples share comes with "row_index_1" (B,): the text of each
+    example. With several `micro_batches` they are encoded one after the other. A classifier that
+    the task trains as well is not saved.
     """
 
     def __init__(self, model: PretrainedModel, task: Task, micro_batches: int = 1) -> None:
@@ -84,8 +84,8 @@ class VectorTraining(BatchTraining):
         sides = []
         for name in sorted(name for name in inputs if name.startswith("side_")):
             vectors = self._encode(inputs[name], training)
-            place = inputs.get(name.replace("side", "place"))
-            sides.append(vectors if place is None else ops.take(vectors, place, axis=0))
+            row_index = inputs.get(name.replace("side", "row_index"))
+            sides.append(vectors if row_index is None else ops.take(vectors, row_index, axis=0))
         return ops.concatenate(sides, axis=1)
 
     def _encode(self, token_ids: Tensor, training: bool | None) -> Tensor:

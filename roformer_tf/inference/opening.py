@@ -90,7 +90,7 @@ class Finetuned:
         return self.lexical.combined(self.task, examples, predictions)
 
     def with_task(self, task: Task) -> "Finetuned":
-        """The same model for a task of `Task.asked`."""
+        """The same model for a task of `Task.with_labels`."""
         # TF-IDF knows only the labels of training.
         return dataclasses.replace(self, task=task, lexical=None)
 
@@ -206,7 +206,7 @@ class OpenedModel:
                 )
             return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
         problem, texts = config.unknown.get("problem_type"), self.text_columns or ("text",)
-        return task_of_problem(problem, labels, length, texts)
+        return task_of_problem(problem, labels, length, texts, self.name)
 
     def choice(self, *, lossy: bool = False) -> Choice:
         """The engine and the precision, by the one rule that all commands follow.

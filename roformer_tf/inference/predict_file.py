@@ -107,7 +107,7 @@ def predict_file(config: PredictConfig) -> None:
     finetuned = open_finetuned(config.model, config.engine, config.precision, text_columns=columns)
     report(*finetuned.notes)
     if config.labels:
-        finetuned = finetuned.with_task(finetuned.task.asked(config.labels, config.template))
+        finetuned = finetuned.with_task(finetuned.task.with_labels(config.labels, config.template))
     task = finetuned.task.decoding.with_top_k(config.top_k)
     to_predict = open_texts_to_predict(config.input, task, config.reading.columns())
     rows = _all_good(to_predict.examples, config) if config.strict else to_predict.examples

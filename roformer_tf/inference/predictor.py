@@ -201,7 +201,7 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: i
     task = finetuned.task
 
     def asked(labels: Sequence[str], template: str | None) -> Predictor:
-        return _predictor(finetuned.with_task(task.asked(labels, template)), (1,), batch_size)
+        return _predictor(finetuned.with_task(task.with_labels(labels, template)), (1,), batch_size)
 
     def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [

@@ -12,7 +12,7 @@ from typing import Any
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 
-# Around labels: byte order marks and zero-width spaces, left by files that were joined or copied.
+# Around texts and labels: byte order marks and zero-width spaces, left by joined or copied files.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
 _SHOWN = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*([%％]?)", re.ASCII)
@@ -20,7 +20,7 @@ _ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
 
 
 class BadCellError(ValueError):
-    """A cell that is no text, or no label. The message continues a place: "has …" or "is …"."""
+    """A cell that is no text, or no label. The message follows a line: "has …" or "is …"."""
 
 
 def find_cell(cells: dict[str, Any], column: str) -> Any:
@@ -34,7 +34,7 @@ def read_text(cells: dict[str, Any], column: str) -> str:
     """The text in a column. Raises BadCellError if there is none."""
     text = find_cell(cells, column)
     _check_computed(text)
-    if text is None or (isinstance(text, str) and not text.strip()):
+    if text is None or (isinstance(text, str) and not stripped(text)):
         raise BadCellError(f"has an empty text in {column!r}")
     return _sound(text, column)
 
@@ -57,14 +57,14 @@ def read_label(value: Any) -> str:
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
-    return _sound(_stripped(value), "label")
+    return _sound(stripped(value), "label")
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     """Several labels, each once and sorted; none in an empty cell."""
     _check_computed(value)
     labels = listed(value, separator)
-    return tuple(sorted({read_label(label) for label in labels if str(label).strip()}))
+    return tuple(sorted({read_label(label) for label in labels if stripped(label)}))
 
 
 def parsed(value: Any) -> Any:
@@ -90,27 +90,37 @@ def listed(value: Any, separator: str) -> Sequence[Any]:
 
 def is_missing(value: Any) -> bool:
     """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
-    return value is None or value != value or not _stripped(value)  # only NaN differs from itself
+    return value is None or value != value or not stripped(value)  # only NaN differs from itself
 
 
-def _stripped(value: Any) -> str:
+def stripped(value: Any) -> str:
+    """A cell as text, without white space or invisible characters around it."""
     # pandas writes 1 as 1.0 in a column with missing values.
     whole = isinstance(value, float) and value.is_integer()
     return str(int(value) if whole else value).strip().strip(_INVISIBLE).strip()
 
 
+def ellipsized(text: str, length: int) -> str:
+    """The first characters of a text, for a message or a report."""
+    return text if len(text) <= length else f"{text[:length]}…"
+
+
 def without_nan(labels: Sequence[Any]) -> list[Any]:
     """Labels without the text "nan" if all other labels are numbers: it means a missing label."""
-    rest = [label for label in labels if str(label).strip().casefold() != "nan"]
+    rest = [label for label in labels if stripped(label).casefold() != "nan"]
     numbers = bool(rest) and all(to_number(label) is not None for label in rest)
     return rest if numbers else list(labels)
 
 
 def to_number(value: Any, as_shown: bool = False) -> float | None:
     """A finite number, also if spelled as text, or `as_shown`: 1,234.5 or 85%; else None."""
-    if as_shown and isinstance(value, str) and (shown := _SHOWN.fullmatch(value.strip())):
-        # A cell of an .xlsx that shows 85% holds 0.85.
-        value = float(shown[1].replace(",", "")) / (100 if shown[2] else 1)
+    if isinstance(value, str):
+        value = stripped(value)
+        if "_" in value:  # a code: float("1_2") is 12.0
+            return None
+        if as_shown and (shown := _SHOWN.fullmatch(value)):
+            # A cell of an .xlsx that shows 85% holds 0.85.
+            value = float(shown[1].replace(",", "")) / (100 if shown[2] else 1)
     # float(True) is 1.0, but True is no number in a table.
     try:
         number = float(value)

@@ -42,7 +42,7 @@ ABSENT = -1.0
 class EncodedChoices(EncodedTexts):
     """N examples of C candidates each, which may differ between examples."""
 
-    places: list[Ints]
+    candidate_rows: list[Ints]
     """For each example (C, R) int32: the rows that a candidate's score is computed from."""
     tokens: list[Ints]
     """For each example (C, P) int32: of a cloze a candidate's tokens, filled up with 0; P is 0 for
@@ -65,7 +65,7 @@ def encode_choices(
     rows = rows_of(encoded)  # one for each candidate
     return EncodedChoices(
         **vars(encoded),
-        places=[np.array(of_example, np.int32)[:, None] for of_example in rows],
+        candidate_rows=[np.array(of_example, np.int32)[:, None] for of_example in rows],
         tokens=[np.zeros((len(of_example), 0), np.int32) for of_example in rows],
         masks=[np.zeros(0, np.int32)] * len(encoded.token_ids),
     )
@@ -81,7 +81,7 @@ def encode_cloze(
     candidates, and one of as many masks alone.
     """
     rows, masks, owners, lengths = list[Ints](), list[Ints](), list[int](), list[int]()
-    places, tokens = list[Ints](), list[Ints]()
+    candidate_rows, tokens = list[Ints](), list[Ints]()
     for number, example in enumerate(examples):
         text, *candidates = example.texts
         before, *after = GAP.split(text)
@@ -100,7 +100,7 @@ def encode_cloze(
                 masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
                 owners.append(number)
         longest = max(map(len, ids))
-        places.append(np.array([row_of[len(some)] for some in ids], np.int32))
+        candidate_rows.append(np.array([row_of[len(some)] for some in ids], np.int32))
         tokens.append(padded([np.array(some, np.int32) for some in ids], (len(ids), longest)))
         lengths.append(sum(map(len, sides)) + longest + SPECIALS)
     return EncodedChoices(
@@ -108,7 +108,7 @@ def encode_cloze(
         segment_ids=[np.zeros_like(row) for row in rows],
         example=np.array(owners, np.int32),
         lengths=np.array(lengths, np.int32),
-        places=places,
+        candidate_rows=candidate_rows,
         tokens=tokens,
         masks=masks,
     )
@@ -126,10 +126,10 @@ class ChoiceBatches(TrainingData):
 
     A batch of B examples with at most C candidates, D different rows and P masks is
 
-        {"token_ids": (D, T), "segment_ids": (D, T), "place": (B, C, R)} int32,
+        {"token_ids": (D, T), "segment_ids": (D, T), "row_index": (B, C, R)} int32,
         targets (B, C) float32, ABSENT beyond an example's candidates, weights (B,) float32
 
-    where `place` indexes the rows. A cloze also has "masked_positions" (D, P) and "tokens"
+    where `row_index` indexes the rows. A cloze also has "masked_positions" (D, P) and "tokens"
     (B, C, P) int32, 0 beyond a candidate's tokens.
     """
 
@@ -151,7 +151,7 @@ class ChoiceBatches(TrainingData):
     def lengths(self) -> Ints:
         """(N,) int: tokens of the longest row of each example."""
         lengths = self.encoded.row_lengths
-        return np.array([lengths[place].max() for place in self.encoded.places], np.int32)
+        return np.array([lengths[rows].max() for rows in self.encoded.candidate_rows], np.int32)
 
     @property
     def tokens_each(self) -> float:
@@ -167,17 +167,17 @@ class ChoiceBatches(TrainingData):
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Pad rows to a common length, and lists of candidates to the longest."""
         encoded, chosen = self.encoded, items.tolist()
-        of_items = [encoded.places[item] for item in chosen]
+        of_items = [encoded.candidate_rows[item] for item in chosen]
         flat = np.concatenate(of_items)  # (candidates of all items, R)
         _, first, inverse = np.unique(self._numbers[flat], return_index=True, return_inverse=True)
         rows = flat.ravel()[first].tolist()
         # Versions of NumPy differ in the shape of the inverse.
         numbered = inverse.reshape(flat.shape).astype(np.int32)
-        places = np.split(numbered, np.cumsum([len(place) for place in of_items])[:-1])
+        row_index = np.split(numbered, np.cumsum([len(x) for x in of_items])[:-1])
         count, height = max(map(len, of_items)), padded_count(len(rows))
         inputs: dict[str, Any] = {
             **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
-            "place": padded(places, (batch_size, count, flat.shape[1])),
+            "row_index": padded(row_index, (batch_size, count, flat.shape[1])),
         }
         if self._is_cloze:
             longest = max(encoded.tokens[item].shape[1] for item in chosen)

@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain, islice
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import is_missing, listed, parsed, to_number
+from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -143,7 +143,7 @@ class Profile(NamedTuple):
 def profile(values: Iterable[Any]) -> Profile:
     """Summarize the cells of a column."""
     cells = [value for value in values if not is_missing(value)]
-    texts = [str(cell).strip() for cell in cells]
+    texts = [stripped(cell) for cell in cells]
     numbers = [to_number(cell) for cell in cells]
     distinct = len(set(texts))
     # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
@@ -249,9 +249,10 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
-    if len(both := tuple(x for x in chain(*names) if profiles[x].like_texts)) == len(names) == 2:
-        names = [*names, both]  # they may be a pair
-    raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
+    columns = tuple(chain(*names))
+    if len(names) == len(columns) == 2 and all(profiles[x].like_texts for x in columns):
+        names = [*names, columns]  # they may be a pair
+    raise _unclear_texts(sample, names)
 
 
 def _are_comments(sample: TableSample, column: str) -> bool:
@@ -266,8 +267,10 @@ def find_several_texts(
 
     Two or three columns of texts are all used, whatever their names.
     """
-    if not texts and (names := _positives(sample.table)):
-        return names, ""
+    if not texts and (groups := _positives(sample.table)):
+        if len(groups) > 1:
+            raise _unclear_texts(sample, groups)
+        return groups[0], ""
     free = tuple(name for name in sample.table.columns if name != label)
     if not texts and not any(len(names) > 1 for names in _named_texts(free)):
         profiles = _profiles(sample, free)
@@ -277,28 +280,29 @@ def find_several_texts(
     return find_texts(sample, texts, label)
 
 
-def _positives(table: Table) -> tuple[str, ...]:
+def _positives(table: Table) -> list[tuple[str, ...]]:
     """Columns with well-known names of matching texts, such as query and document."""
-    # Reversed, so that of two columns with the same folded name the first one counts.
-    by_name = {folded(name): name for name in reversed(table.columns)}
-    group = next((names for names in POSITIVES if by_name.keys() >= set(names)), ())
-    return tuple(by_name[name] for name in group)
+    return next(filter(None, (_columns_called(names, table.columns) for names in POSITIVES)), [])
 
 
 def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with well-known names: a triple, else pairs, else every single text."""
-    by_name = {folded(column): column for column in columns}
     # A file with text_a and text_b is one of pairs, even if it also has a column called title.
     for groups in (
         CHOICES + DOCUMENTS,
         TRIPLES,
         PAIRS,
-        tuple((name,) for name in by_name if name in TEXTS),
+        tuple((name,) for name in dict.fromkeys(map(folded, columns)) if name in TEXTS),
     ):
-        matches = [names for names in groups if by_name.keys() >= set(names)]
+        matches = [match for names in groups for match in _columns_called(names, columns)]
         if matches:
-            return [tuple(by_name[name] for name in names) for names in matches]
+            return matches
     return []
+
+
+def _columns_called(names: Sequence[str], columns: Sequence[str]) -> list[tuple[str, ...]]:
+    """Columns with these folded names; several, if columns such as text and Text share a name."""
+    return list(product(*([x for x in columns if folded(x) == name] for name in names)))
 
 
 def find_texts_to_predict(
@@ -368,6 +372,10 @@ def _unclear(
     )
 
 
+def _unclear_texts(sample: TableSample, candidates: Sequence[tuple[str, ...]]) -> InputError:
+    return _unclear(sample, Message("which columns hold the texts"), candidates, "--text-columns")
+
+
 def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
     error = _unclear(sample, what, names, "--label-column")
@@ -404,7 +412,7 @@ class LabelSample:
     @cached_property
     def distinct(self) -> int:
         """How many different labels there are."""
-        return len({str(value).strip() for value in self.labels})
+        return len({stripped(value) for value in self.labels})
 
     @cached_property
     def numbers(self) -> list[float | None]:
@@ -449,7 +457,7 @@ class LabelSample:
         # more of them than different cells.
         texts = [str(value) for value in self.labels]
         separated = sum(separator in text for text in texts)
-        parts = {part.strip() for text in texts for part in text.split(separator)}
+        parts = {stripped(part) for text in texts for part in text.split(separator)}
         return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
 
     def check_separator(self, path: str | Path) -> None:

@@ -104,7 +104,7 @@ def read_entities(row: Row, columns: EntityColumns) -> Example:
     if cell is None:
         raise BadCellError(UNLABELLED)
     spans = {_span(text, item) for item in _items(cell)}
-    return Example((text,), ordered(spans), row.place)
+    return Example((text,), ordered(spans), row.source_line)
 
 
 def _items(cell: Any) -> list[dict[str, Any]]:
@@ -114,8 +114,8 @@ def _items(cell: Any) -> list[dict[str, Any]]:
         return [
             {"start": first, "end": last + 1, "label": label, "text": entity}
             for label, of_label in cell.items()
-            for entity, places in (of_label or {}).items()
-            for first, last in first_and_last(entity, places)
+            for entity, positions in (of_label or {}).items()
+            for first, last in first_and_last(entity, positions)
         ]
     if isinstance(cell, dict) and all(isinstance(value, list) for value in cell.values()):
         columns = list(cell.values())
@@ -150,7 +150,7 @@ def _span(text: str, item: dict[str, Any]) -> Span:
         raise BadCellError(f"has {shown} as an entity, without whole numbers start and end")
     if not 0 <= start < end <= len(text):
         raise BadCellError(
-            f"has an entity from {start} to {end}, but {len(text)} characters of text: the end is "
+            f"has an entity from {start} to {end}, but a text of length {len(text)}: the end is "
             "the character after its last"
         )
     quoted = item.get("text")

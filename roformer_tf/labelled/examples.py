@@ -28,7 +28,7 @@ class Example(NamedTuple):
     """One text, a pair, or A, B and C; several of equal meaning; for tagging the joined units."""
     label: Label
     """None if the data has no label."""
-    place: str
+    source_line: str
     """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
     """For tagging: the characters or words that have a label each."""
@@ -50,7 +50,7 @@ UNLABELLED = "has no label"
 class BadLine(NamedTuple):
     """A row of a file that is no example."""
 
-    place: str
+    source_line: str
     """File and first line: "train.tsv:12"."""
     problem: str
     """The reason, such as "has no label"."""
@@ -80,7 +80,7 @@ class SkippedRows:
         self.rows += 1
         self.blank += line.problem == BLANK
         self.unreadable += line.problem not in (BLANK, UNLABELLED)
-        file, _, digits = line.place.rpartition(":")
+        file, _, digits = line.source_line.rpartition(":")
         ranges, number = self._ranges[file, line.problem], int(digits)
         # Consecutive lines with the same problem are one range.
         if ranges and ranges[-1][1] == number - 1:
@@ -91,9 +91,11 @@ class SkippedRows:
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
         kinds = [item for item in self._ranges.items() if with_blank or item[0][1] != BLANK]
-        shown = [f"{file}:{_places(x)} {problem}" for (file, problem), x in kinds[:KINDS]]
+        shown = [f"{file}:{_line_numbers(x)} {problem}" for (file, problem), x in kinds[:KINDS]]
         rest = sum(_count(ranges) for _, ranges in kinds[KINDS:])
-        return shown + [f"and {rest:,} rows for other reasons"] * bool(rest)
+        if rest:
+            shown.append(f"and more rows for other reasons: {rest:,}")
+        return shown
 
     def notice(self, good: int) -> str:
         """The report of skipped rows; `good`: how many were read."""
@@ -103,19 +105,21 @@ class SkippedRows:
             number=self.rows,
             of=good + self.rows,
         )
-        stops = ["(--strict stops instead.)"] * bool(self.bad)
-        return "\n".join([first, *(f"  {line}" for line in self.lines(True)), *stops])
+        lines = [first, *(f"  {line}" for line in self.lines(with_blank=True))]
+        if self.bad:
+            lines.append("(--strict stops instead.)")
+        return "\n".join(lines)
 
     def __str__(self) -> str:
         """The bad rows: one line for each problem."""
         return "\n".join(self.lines(with_blank=False))
 
 
-def _places(ranges: list[tuple[int, int]]) -> str:
+def _line_numbers(ranges: list[tuple[int, int]]) -> str:
     """Numbers of lines: "4,9,12-14"."""
-    places = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:RANGES])
+    numbers = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:RANGES])
     more = _count(ranges[RANGES:])
-    return places + f",… ({more:,} more)" * bool(more)
+    return f"{numbers},… ({more:,} more)" if more else numbers
 
 
 def _count(ranges: list[tuple[int, int]]) -> int:

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import to_number
+from roformer_tf.labelled.cells import ellipsized, stripped, to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import FindTop, Table, Top
@@ -86,7 +86,7 @@ class TableSample(NamedTuple):
     def shown(self) -> str:
         """The header and the first example, for a message; without a header, the first line."""
         columns = self.table.columns[:_CELLS]
-        more = " | …" * (len(self.table.columns) > _CELLS)
+        more = " | …" if len(self.table.columns) > _CELLS else ""
         first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
         example = " | ".join(first) + more
         if not self.table.has_header:
@@ -101,15 +101,15 @@ def sample_of(table: Table) -> TableSample:
     rows = list(islice(table.rows, SAMPLE))
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
-        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
+        problems = (f"{row.source_line} {row.problem}" for row in rows if row.problem != BLANK)
+        problem = next(problems, "")
         problem = problem or Message("{path} has a header, but no example", path=table.path)
         raise InputError(Message("{problem}. Add examples.", problem=problem))
     return TableSample(table, cells)
 
 
 def _shown_cell(value: Any) -> str:
-    text = "" if value is None else " ".join(str(value).split())
-    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+    return "" if value is None else ellipsized(" ".join(str(value).split()), _CELL)
 
 
 def check_header(sample: TableSample) -> None:
@@ -130,7 +130,7 @@ def check_no_header(sample: TableSample, label: str, separator: str) -> None:
     """
     # Cells with several labels are compared label by label.
     first, *rest = [
-        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""}
+        {stripped(part) for part in str(row.get(label, "")).split(separator)} - {""}
         for row in sample.rows
     ]
     name = str(sample.rows[0].get(label, ""))

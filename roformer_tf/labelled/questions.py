@@ -22,7 +22,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.cells import BadCellError, parsed
+from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
@@ -63,8 +63,7 @@ def read_answers(value: Any, context: str) -> Answers:
     located = [_locate(text, start, context) for text, start in listed]
     answers = tuple(dict.fromkeys(answer for answer in located if answer is not None))
     if located and not answers:
-        shown = listed[0][0]
-        shown = shown[:SHOWN] + "…" * (len(shown) > SHOWN)
+        shown = ellipsized(listed[0][0], SHOWN)
         raise BadCellError(f"has an answer that is not in its context, such as {shown!r}")
     return answers
 
@@ -96,8 +95,8 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     start += len(text) - len(text.lstrip())
     text = text.strip()
     # A look-ahead, so that occurrences may overlap.
-    places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
-    return (text, min(places, key=lambda x: abs(x - start))) if places else None
+    starts = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
+    return (text, min(starts, key=lambda x: abs(x - start))) if starts else None
 
 
 class _Row(NamedTuple):
@@ -234,9 +233,9 @@ def character_logits(windows: Iterable[tuple[np.ndarray, Ints]], characters: int
     logits = np.full((characters, 2), NEVER, np.float32)
     for of_tokens, spans in windows:
         inside = spans[:, 0] >= 0
-        for column, places in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
+        for column, indices in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
             relative = (of_tokens[inside] - of_tokens[0])[:, column]
-            np.maximum.at(logits[:, column], places, relative)
+            np.maximum.at(logits[:, column], indices, relative)
     return logits
 
 

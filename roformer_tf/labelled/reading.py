@@ -109,7 +109,7 @@ def find_layout(
     for candidate in [chosen] if chosen else tasks.values():
         names = candidate.labelling.column_names
         if names and (chosen or {*names} <= {*map(folded, table.columns)}):
-            return _named_layout(sample, columns, candidate)
+            return _named_layout(sample, columns, candidate, tasks)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
@@ -140,25 +140,28 @@ def _labels_layout(
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
-    _check_texts(path, selected, texts, tasks)
     if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, separator)
-    return _table_layout(
-        sample, columns, selected, (texts, text_note), (label, label_note), why, spellings
-    )
+    selection = (texts, text_note), (label, label_note)
+    return _table_layout(sample, columns, selected, tasks, *selection, why, spellings)
 
 
 def _table_layout(
     sample: TableSample,
     columns: ColumnsConfig,
     task: Any,
+    tasks: Iterable[str],
     texts: tuple[tuple[str, ...], str],
     label: tuple[str | None, str],
     why: str = "",
     more: str = "",
 ) -> Layout:
-    """The layout of a table for a task; texts, label: columns, and how they were selected."""
+    """The layout of a table for a task; texts, label: columns, and how they were selected.
+
+    Raises InputError for another number of texts than the task takes.
+    """
+    _check_texts(sample.table.path, task, texts[0], tasks)
     named = Message("task {task}", task=task.name)
     if why:
         named = Message("task {task} (a guess: {why})", task=task.name, why=why)
@@ -203,15 +206,17 @@ def _units_or_entities_layout(
                 "Its tags are numbers without names, which mark no entities: replace them by "
                 "B-LOC, I-LOC, O or similar tags if they do."
             )
-    return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
+    return _table_layout(sample, columns, kind, tasks, ((text,), ""), (label, ""), more=more)
 
 
-def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
+def _named_layout(
+    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
+) -> Layout:
     """The layout of a table for a task whose columns have fixed names, or those of the user."""
     *usual, label = task.labelling.column_names
     texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
     label = find_column(sample.table, columns.label_column or label)
-    return _table_layout(sample, columns, task, (texts, ""), (label, ""))
+    return _table_layout(sample, columns, task, tasks, (texts, ""), (label, ""))
 
 
 def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
@@ -238,8 +243,7 @@ def _optional_layout(
     """The layout of a table for a task whose files may have texts alone."""
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    _check_texts(sample.table.path, task, texts, tasks)
-    return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
+    return _table_layout(sample, columns, task, tasks, (texts, text_note), (label, ""))
 
 
 def _guess_task(
@@ -260,10 +264,11 @@ def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Itera
     """Raise InputError unless the task has as many texts as there are text columns."""
     if len(texts) not in task.labelling.text_counts:
         wanted = " or ".join(map(str, task.labelling.text_counts))
+        number = "1 column" if wanted == "1" else f"{wanted} columns"
         raise InputError(
-            f"{path}: the task {task.name} takes {wanted} column{'s' * (wanted != '1')} of text, "
-            f"but there are {len(texts)}: {', '.join(texts)}. Give other --text-columns, or as "
-            f"--task one of {', '.join(tasks)}."
+            f"{path}: the task {task.name} takes {number} of text, not {len(texts)}: "
+            f"{', '.join(texts)}. Give other --text-columns, or as --task one of "
+            f"{', '.join(tasks)}."
         )
 
 
@@ -343,7 +348,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
             try:
                 labelling.check(row)
             except BadCellError as error:
-                return BadLine(row.place, str(error))
+                return BadLine(row.source_line, str(error))
         return row
 
     rows = examples_of(path, *layout[:3], columns, labelled=True)
@@ -418,8 +423,8 @@ def columns_to_predict(
     usual, named = task.text_columns, columns.text_columns
     if named and len(named) != len(usual):
         raise InputError(
-            f"--text-columns names {len(named)} columns, but the model was trained on "
-            f"{len(usual)}: {', '.join(usual)}. Name as many."
+            f"--text-columns is {', '.join(named)}, but the model was trained on "
+            f"{', '.join(usual)}. Name as many."
         )
     table = columns.open(path, named or usual)
     texts: tuple[str, ...] = ()

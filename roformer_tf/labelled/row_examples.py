@@ -59,13 +59,13 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
     """An example for every line of a .txt file, or of stdin; several texts are in columns."""
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
     for number, line in enumerate(text_lines(path, encoding), start=1):
-        place, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
+        source_line, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
         # With one text a line, a tab is part of the text.
         cells = line.split("\t") if len(texts) > 1 else [line]
         if len(cells) == len(texts):
-            row = Row(place, dict(zip(texts, cells, strict=True)))
+            row = Row(source_line, dict(zip(texts, cells, strict=True)))
         else:
-            row = Row(place, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")
+            row = Row(source_line, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")
         yield read_row(row, task.labelling.read_row, texts, None, "")
 
 
@@ -92,17 +92,17 @@ def _unit_examples(
 def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | BadLine:
     """What a function reads from a row, such as an example; or the row's problem."""
     if row.problem:
-        return BadLine(row.place, row.problem)
+        return BadLine(row.source_line, row.problem)
     try:
         return read(row, *settings)
     except BadCellError as error:
-        return BadLine(row.place, str(error))
+        return BadLine(row.source_line, str(error))
 
 
 def _sentence(row: Row) -> Example:
     """A sentence of CoNLL."""
     units = row.cells["units"]
-    return Example(("".join(units),), row.cells.get("tags"), row.place, units)
+    return Example(("".join(units),), row.cells.get("tags"), row.source_line, units)
 
 
 def no_units(path: str | Path, task: Any) -> InputError:

@@ -120,13 +120,13 @@ def split_examples(
             "fractions of at least 0 with a sum below 1."
         )
     wanted = np.array([1 - sum(shares), *shares])  # training, validation, test
-    sides = _deal(examples, task, wanted, seed, every_label=True)
+    sides = _assign_sets(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
         names = (Message("training"), Message("validation"), Message("test"))
         raise InputError(
             Message(
-                "{number} examples are too few to split: none is left for {names}. Give --valid "
-                "and --test, or more examples.",
+                "too few examples to split: {number}. None is left for {names}. Give --valid and "
+                "--test, or more examples.",
                 number=len(examples),
                 names=[names[side] for side in sorted(missing)],
             )
@@ -145,9 +145,9 @@ def folds(
     """
     if k < 2:
         raise InputError(
-            f"{k} folds are too few: one is held out, the rest is for training. Give 2 or more."
+            f"too few folds: {k}. One is held out, the rest is for training. Give 2 or more."
         )
-    sides = _deal(examples, task, np.full(k, 1 / k), seed, every_label=False)
+    sides = _assign_sets(examples, task, np.full(k, 1 / k), seed, every_label=False)
     pairs = [
         (list(compress(examples, sides != fold)), list(compress(examples, sides == fold)))
         for fold in range(k)
@@ -155,8 +155,7 @@ def folds(
     for train, held_out in pairs:
         if not held_out:
             raise InputError(
-                f"{len(train)} examples are too few for {k} folds. Give fewer folds, or more "
-                "examples."
+                f"too few examples for {k} folds: {len(train)}. Give fewer folds, or more examples."
             )
         if unseen := _all_labels(held_out, task) - _all_labels(train, task):
             raise InputError(
@@ -167,7 +166,7 @@ def folds(
     return pairs
 
 
-def _deal(
+def _assign_sets(
     examples: Sequence[Example],
     task: Any,
     shares: npt.NDArray[np.float64],
@@ -180,7 +179,7 @@ def _deal(
     farthest below its fraction of the examples so far. With `every_label`, `_reserved` assigns some
     groups first.
     """
-    groups, strata = _sharing(examples, task, shares), task.labelling.strata(examples)
+    groups, strata = _connected_groups(examples, task, shares), task.labelling.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
     shuffled = sorted((groups[i] for i in order), key=lambda group: strata[group[0]])
     labels = [_all_labels([examples[i] for i in group], task) for group in shuffled]
@@ -218,7 +217,7 @@ def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int
     return sets
 
 
-def _sharing(
+def _connected_groups(
     examples: Sequence[Example], task: Any, shares: npt.NDArray[np.float64]
 ) -> list[list[int]]:
     """Indices of the examples that share keys, directly or through others, in the data's order."""

@@ -35,7 +35,7 @@ _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from sin
 class EncodedSides(EncodedTexts):
     """N examples of S texts, each text in rows of its own; a long text may have several."""
 
-    places: Ints
+    text_of_row: Ints
     """(rows,) int32, rising: the index of each row's text: example · S + side."""
     numbers: Ints
     """(N, S) int64: a number for each text, the same for equal ones."""
@@ -46,14 +46,14 @@ class EncodedSides(EncodedTexts):
         flat = [rows for example in texts for rows in example]
         sides = len(texts[0]) if texts else 1
         counts = np.array([len(rows) for rows in flat], np.int32)
-        places = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
+        text_of_row = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
         rows = [row for text in flat for row in text]
         return cls(
             token_ids=rows,
             segment_ids=[np.zeros_like(row) for row in rows],
-            example=places // sides,
+            example=text_of_row // sides,
             lengths=lengths,
-            places=places,
+            text_of_row=text_of_row,
             # Texts are equal if all their rows are: each row begins and ends with a special token.
             numbers=text_numbers(map(np.concatenate, flat)).reshape(-1, sides),
         )
@@ -67,12 +67,12 @@ class EncodedSides(EncodedTexts):
     def first_rows(self) -> Ints:
         """(N, S) the first row of each text."""
         wanted = np.arange(self.numbers.size)
-        return np.searchsorted(self.places, wanted).reshape(self.numbers.shape)
+        return np.searchsorted(self.text_of_row, wanted).reshape(self.numbers.shape)
 
     @cached_property
     def counts(self) -> Ints:
         """(N, S) the number of rows of each text."""
-        counts = np.bincount(self.places, minlength=self.numbers.size)
+        counts = np.bincount(self.text_of_row, minlength=self.numbers.size)
         return counts.reshape(self.numbers.shape)
 
 
@@ -209,7 +209,7 @@ class SideBatches(TrainingData):
     """(N, K) rows of hard negatives of each example, as a last side (B, K, T)."""
     shared: bool = False
     """Whether examples with the same second text share a batch, in which it is encoded once:
-    side_1 is (D, T1), and place_1 (B,) int32 is the index of each example's row in it."""
+    side_1 is (D, T1), and row_index_1 (B,) int32 is the index of each example's row in it."""
 
     @cached_property
     def chosen(self) -> Ints:
@@ -269,11 +269,11 @@ class SideBatches(TrainingData):
         inputs: dict[str, Any] = {}
         for side in range(self.encoded.sides):
             if self.shared and side == 1:
-                _, first, place = np.unique(
+                _, first, row_index = np.unique(
                     self.seconds[items], return_index=True, return_inverse=True
                 )
                 inputs["side_1"] = self._padded(rows[first, 1], padded_count(len(first)))
-                inputs["place_1"] = padded([place], (1, batch_size))[0].astype(np.int32)
+                inputs["row_index_1"] = padded([row_index], (1, batch_size))[0].astype(np.int32)
             else:
                 inputs[f"side_{side}"] = self._padded(rows[:, side], batch_size)
         if self.negatives is not None:
@@ -295,7 +295,7 @@ class SideBatches(TrainingData):
         numbers = np.pad(self.encoded.numbers[items], padding, constant_values=-1)  # (B, S)
         candidates = [numbers[:, 1:].T.ravel()]
         if self.negatives is not None:
-            texts = self.encoded.places[self.negatives[items]]
+            texts = self.encoded.text_of_row[self.negatives[items]]
             hard = self.encoded.numbers.ravel()[texts]
             candidates.append(np.pad(hard, padding, constant_values=-1).T.ravel())
         return self.positives.targets(numbers[:, 0], np.concatenate(candidates))

@@ -99,7 +99,7 @@ def is_cluener(value: Any) -> bool:
 
 def read_units(row: Row, columns: UnitColumns) -> Example:
     """The example in a row. Raises BadCellError unless there is a label for every unit."""
-    cells, place = row.cells, row.place
+    cells, source_line = row.cells, row.source_line
     value = cells.get(columns.units)
     if isinstance(value, list):
         units = tuple(
@@ -111,17 +111,19 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
         units = tuple(read_text(cells, columns.units))
     if columns.label is None:
         # The task splits a text into units later, as it did with the training texts.
-        return Example(("".join(units),), None, place, units if isinstance(value, list) else ())
+        return Example(
+            ("".join(units),), None, source_line, units if isinstance(value, list) else ()
+        )
     label = cells.get(columns.label)
     if label is None:
         raise BadCellError("has no label")
     tags = _tags("".join(units), label)
     if len(tags) != len(units):
-        raise BadCellError(f"has {len(tags)} labels in {columns.label!r} of {len(units)} units")
+        raise BadCellError(f"has {len(tags)} instead of {len(units)} labels in {columns.label!r}")
     for unit, tag in zip(units, tags, strict=True):
         if problem := damage(tag) or tag_problem([unit, tag], columns.tags):
             raise BadCellError(problem)
-    return Example(("".join(units),), tags, place, units)
+    return Example(("".join(units),), tags, source_line, units)
 
 
 def _tags(text: str, label: Any) -> tuple[str, ...]:
@@ -133,8 +135,8 @@ def _tags(text: str, label: Any) -> tuple[str, ...]:
     # CLUENER's entities, whose ends are their last characters, as BIO tags.
     tags = ["O"] * len(text)
     for kind, of_type in label.items():
-        for entity, places in (of_type or {}).items():
-            for first, last in first_and_last(entity, places):
+        for entity, positions in (of_type or {}).items():
+            for first, last in first_and_last(entity, positions):
                 if text[first : last + 1] != entity or not entity:
                     raise BadCellError(f"has the entity {entity!r}, which is not at {first}")
                 # BIO has one tag for a unit, so entities cannot overlap.
@@ -144,9 +146,9 @@ def _tags(text: str, label: Any) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def first_and_last(entity: str, places: Any) -> list[tuple[int, int]]:
+def first_and_last(entity: str, positions: Any) -> list[tuple[int, int]]:
     """First and last characters. Raises BadCellError for anything else."""
-    pairs = [tuple(place) if isinstance(place, list) else () for place in places or []]
+    pairs = [tuple(x) if isinstance(x, list) else () for x in positions or []]
     for pair in pairs:
         # `type`, because True is an int
         if len(pair) != 2 or not all(type(x) is int and x >= 0 for x in pair):

@@ -64,8 +64,8 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
         entity = {"start": int(start) - begin, "end": int(end) - begin, "label": label}
         entities[index].append(entity | {"text": quoted})
     for index, line in enumerate(lines):
-        place, line = f"{text}:{index + 1}", line.rstrip("\r\n")
+        source_line, line = f"{text}:{index + 1}", line.rstrip("\r\n")
         if problem := damage(line) or problems.get(index, ""):
-            yield Row(place, {}, problem)
+            yield Row(source_line, {}, problem)
         elif line.strip() or index in entities:
-            yield Row(place, {"text": line, "entities": entities[index]})
+            yield Row(source_line, {"text": line, "entities": entities[index]})

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
+from roformer_tf.readers.lines import SAMPLE, encoding_of_start, utf16_codec
 from roformer_tf.readers.records import Record, object_record
 from roformer_tf.readers.streams import opened
 
@@ -29,7 +29,7 @@ def find_json(path: str | Path, encoding: str, nested: bool) -> tuple[str, bool]
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
-        codec = utf16_codec(head) or ("utf-8" if is_utf8(head) else "gb18030")
+        codec = utf16_codec(head) or encoding_of_start(head)
     text = head.decode(codec, "replace").lstrip("\ufeff").lstrip()
     return codec, text.startswith("[") or (nested and _ARRAY.match(text) is not None)
 
@@ -58,26 +58,42 @@ def _questions_of_c3(value: Any) -> list[Any]:
 
     Any other value is the only one. The question is first because the end of a long text is cut.
     """
-    match value:
-        case [[*texts], [{"question": _, "choice": _}, *_] as questions, str()]:
-            return [
-                {"text": "\n".join(map(str, [x["question"], *texts])), "choices": x["choice"]}
-                | {"answer": x.get("answer")}
-                for x in questions
-            ]
-    return [value]
+    if not isinstance(value, list) or [type(x) for x in value] != [list, list, str]:
+        return [value]
+    texts, questions, _ = value
+    are_complete = [isinstance(x, dict) and {"question", "choice"} <= x.keys() for x in questions]
+    if not questions or not all(are_complete):
+        return [value]
+    return [
+        {
+            "text": "\n".join(map(str, [x["question"], *texts])),
+            "choices": x["choice"],
+            "answer": x.get("answer"),
+        }
+        for x in questions
+    ]
 
 
 def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
     """A task of Label Studio's JSON → its data with the first annotation as `label`."""
-    match cells:
-        case {"data": dict(data), "annotations": [{"result": [*results]}, *_]}:
-            values = [x["value"] for x in results if isinstance(x, dict) and "value" in x]
-            choices = [choice for x in values for choice in x.get("choices", ())]
-            return data | {"label": choices[0] if len(choices) == 1 else choices or values}
-        case {"data": dict(data), "annotations": []}:
-            return data
-    return cells
+    data, annotations = cells.get("data"), cells.get("annotations")
+    if not isinstance(data, dict) or not isinstance(annotations, list):
+        return cells
+    if not annotations:
+        return data
+    results = annotations[0].get("result") if isinstance(annotations[0], dict) else None
+    if not isinstance(results, list):
+        return cells
+    values = [x["value"] for x in results if isinstance(x, dict) and "value" in x]
+    choices = [choice for value in values for choice in _choices(value)]
+    return data | {"label": choices[0] if len(choices) == 1 else choices or values}
+
+
+def _choices(value: Any) -> list[Any]:
+    """The labels in the value of an annotation: {"choices": […]}, or a label or list alone."""
+    if isinstance(value, dict):
+        value = value.get("choices") or []
+    return value if isinstance(value, list) else [value]
 
 
 def questions_of(records: Iterable[Record]) -> Iterator[Record]:

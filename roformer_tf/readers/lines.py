@@ -175,10 +175,18 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
     return "utf-8" if len(text) > SAMPLE // 4 and not text.isascii() else None
 
 
-def is_utf8(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8; its last character may be incomplete."""
+def encoding_of_start(head: bytes) -> str:
+    """The encoding of the beginning of a file, whose last character may be incomplete."""
+    if _is_encoded(head, "utf-8"):
+        return "utf-8"
+    # As in `_encoding_of`.
+    is_big5 = _PRIVATE.search(head.decode("gb18030", "replace")) and _is_encoded(head, "cp950")
+    return "cp950" if is_big5 else "gb18030"
+
+
+def _is_encoded(head: bytes, encoding: str) -> bool:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(head)
+        codecs.getincrementaldecoder(encoding)().decode(head)
     except UnicodeDecodeError:
         return False
     return True

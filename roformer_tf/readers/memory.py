@@ -62,8 +62,8 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
         width = width or len(values)
         if len(values) != width:
             raise InputError(
-                f"row {number} of {name} has {len(values)} cells, but the first row has {width}. "
-                "Give the same number in each row, None for a missing one."
+                f"row {number} of {name} has {len(values)} instead of {width} cells. Give the same "
+                "number in each row, None for a missing one."
             )
         if not 1 <= width <= len(COLUMNS):
             raise InputError(

@@ -48,7 +48,7 @@ class Record(NamedTuple):
 class Row(NamedTuple):
     """A record of a table: its cells have the names of columns."""
 
-    place: str
+    source_line: str
     """File and first line: "train.tsv:12"; in Parquet files the number of the row."""
     cells: dict[str, Any]
     """The cell of each column; of a sentence, "units" and "tags"."""

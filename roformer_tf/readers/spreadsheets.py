@@ -94,7 +94,8 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     if sheet not in sheets:
         raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
     merged = _merged(raw, sheet)
-    return Sheet(sheet * (len(sheets) > 1), records(sheet, merged), len(merged))
+    name = sheet if len(sheets) > 1 else ""
+    return Sheet(name, records(sheet, merged), len(merged))
 
 
 def _check(raw: BinaryIO, path: str | Path) -> bool:

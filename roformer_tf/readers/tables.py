@@ -5,7 +5,7 @@ A file is read row by row. A row that cannot be read has a problem, and reading 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -162,7 +162,7 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
 
 
 def _placed(path: str | Path, records: Iterable[Record]) -> Iterator[Row]:
-    """The records of a file as rows, each with its place."""
+    """The records of a file as rows, each with its line."""
     for number, cells, problem in records:
         yield Row(f"{path}:{number}", cells, problem)
 
@@ -204,7 +204,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
     """An error for a file without readable rows: their first problem, or that it is empty."""
-    broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
+    broken = next((f"{r.source_line} {r.problem}" for r in rows if r.problem != BLANK), None)
     problem = broken or Message("{path} is empty", path=path)
     return InputError(Message("{problem}. Give a file with examples.", problem=problem))
 
@@ -227,9 +227,9 @@ def check_different(path: str | Path, names: list[str]) -> None:
 
 
 def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) -> Row:
-    place, cells = f"{path}:{record.number}", record.cells
+    source_line, cells = f"{path}:{record.number}", record.cells
     if record.problem:
-        return Row(place, {}, record.problem)
+        return Row(source_line, {}, record.problem)
     if pad:
         cells = cells + [""] * (len(columns) - len(cells))
     if not any(map(str.strip, cells[len(columns) :])):  # Excel writes formatted cells as empty
@@ -237,9 +237,9 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
     if len(cells) != len(columns):
         what = "line break" if len(cells) < len(columns) else "delimiter"
         what = "is a name in the header empty?" if pad else f"is there a {what} in a text?"
-        many = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-        return Row(place, {}, f"has {many}, the first line {len(columns)} ({what})")
-    return Row(place, dict(zip(columns, cells, strict=True)))
+        many = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
+        return Row(source_line, {}, f"has {many}, the first line {len(columns)} ({what})")
+    return Row(source_line, dict(zip(columns, cells, strict=True)))
 
 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
@@ -255,30 +255,35 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     def quoted() -> Iterator[Record]:
         return quoted_records(text_lines(path, encoding), delimiter)
 
-    # First the usual length of a row, then the broken lines and the broken records.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
-    end = 0
-    broken_lines = set()
-    for line in tabbed_records(text_lines(path, encoding), delimiter):
-        end = line.number + 1
-        if _is_filled(line) and len(line.cells) != usual:
-            broken_lines.add(line.number)
-    broken = 0
-    start = 1
-    spans = []  # lines of records with several lines
-    for record in chain(quoted(), [Record(end, [])]):  # each marks the end of the one before it
-        if record.number - start > 1:
-            spans.append(range(start, record.number))
-        start = record.number
-        broken += _is_filled(record) and len(record.cells) != usual
-    if usual == 0 or (broken > 0 and broken >= len(broken_lines)):
+    plain_lines = tabbed_records(text_lines(path, encoding), delimiter)
+    broken_lines, end = _broken_lines(plain_lines, usual)
+    broken_records = sum(_is_broken(record, usual) for record in quoted())
+    if usual == 0 or (broken_records > 0 and broken_records >= len(broken_lines)):
         return False
-    if broken_lines and not broken:
+    if broken_lines and not broken_records:
         return True
     # The opening quote of one text must not swallow lines up to that of another: a record of
     # several lines has to contain a line that is broken on its own.
-    return not any(broken_lines.isdisjoint(span) for span in spans)
+    starts = chain((record.number for record in quoted()), [end])
+    long_records = (range(first, after) for first, after in pairwise(starts) if after - first > 1)
+    return not any(broken_lines.isdisjoint(lines) for lines in long_records)
+
+
+def _broken_lines(lines: Iterable[Record], usual: int) -> tuple[set[int], int]:
+    """The numbers of the broken lines of a file, and the number after its last line."""
+    broken, end = set(), 1
+    for line in lines:
+        end = line.number + 1
+        if _is_broken(line, usual):
+            broken.add(line.number)
+    return broken, end
+
+
+def _is_broken(record: Record, usual: int) -> bool:
+    """Whether a record has another number of cells than usual."""
+    return _is_filled(record) and len(record.cells) != usual
 
 
 def _is_filled(record: Record) -> bool:

@@ -401,10 +401,10 @@ class TeiPredictRequest(CompatibleRequest):
     raw_scores: OnlyFalse = Field(None, description="Scores are probabilities.")
 
 
-def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
+def predict_request(columns: int, of_labels: bool, accepts_labels: bool) -> Any:
     """The type of the body of /predict, by the number of texts of an example.
 
-    of_labels: whether `inputs` are accepted, too. can_be_asked: whether `labels` are.
+    of_labels: whether `inputs` are accepted, too. accepts_labels: whether `labels` are.
     """
     request: Any = REQUESTS[columns]
     if of_labels:
@@ -416,7 +416,7 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
         inputs = either(example, several, is_several)
         tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
         request = either(request, tei, has("inputs"))
-    return either(request, AskedRequest, has("labels")) if can_be_asked else request
+    return either(request, AskedRequest, has("labels")) if accepts_labels else request
 
 
 QUESTION_REQUEST = either(PairRequest, QuestionRequest, has("question"))

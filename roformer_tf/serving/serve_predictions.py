@@ -118,7 +118,7 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
         return [(query.example, result) for query, result in zip(queries, results, strict=True)]
 
     # What the page needs to draw its form and the prediction.
-    names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
+    names = ("title", "headline", "labels", "text_columns", "spaced_units", "accepts_labels")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(config.limits)}
     health |= {name: getattr(task, name) for name in names}
     health["lists_texts"] = task.labelling.lists_texts
@@ -134,7 +134,7 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
 def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits) -> None:
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
-    request_type = predict_request(columns, has_scores, task.can_be_asked)
+    request_type = predict_request(columns, has_scores, task.accepts_labels)
     response_type = Predictions | list[TeiScore] | list[list[TeiScore]]
     sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
     if task.labelling.lists_texts:
@@ -158,7 +158,7 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
         texts = [[item] if isinstance(item, str) else item for item in items]
         asked = None
         if isinstance(request, AskedRequest):
-            asked = task.asked(request.labels, request.template)
+            asked = task.with_labels(request.labels, request.template)
         decoding = (asked or task).decoding
         as_json: Any = (decoding.as_json(*pair) for pair in await predict(texts, asked))
         if inputs is None:

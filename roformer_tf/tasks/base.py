@@ -120,11 +120,11 @@ class Task(TaskSettings):
         return task
 
     @property
-    def can_be_asked(self) -> bool:
-        """Whether `asked` gives a task."""
+    def accepts_labels(self) -> bool:
+        """Whether `with_labels` gives a task."""
         return False
 
-    def asked(self, labels: Sequence[str], template: str | None = None) -> "Task":
+    def with_labels(self, labels: Sequence[str], template: str | None = None) -> "Task":
         """The task that predicts these labels instead of those of training.
 
         template: of a sentence about a label, which is {} in it, for tasks that use one. Raises
@@ -133,7 +133,7 @@ class Task(TaskSettings):
         raise InputError(FIXED_LABELS)
 
 
-def check_asked(labels: Sequence[str]) -> tuple[str, ...]:
+def check_labels(labels: Sequence[str]) -> tuple[str, ...]:
     """The labels that the caller asks for. Raises InputError unless they are different texts."""
     listed = () if isinstance(labels, str) else tuple(labels)
     if not listed or not all(isinstance(x, str) and x.strip() for x in listed):

@@ -18,7 +18,7 @@ from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_asked, part
+from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_labels, part
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, Metric
@@ -54,8 +54,8 @@ class ClassificationLabelling(Labelling):
         if len(numbers) < len(labels):
             bad = next(example for example in examples if example.label not in numbers)
             raise InputError(
-                f"{bad.place} has the label {bad.label!r}, but all others are numbers. Correct it, "
-                "or remove it from the file."
+                f"{bad.source_line} has the label {bad.label!r}, but all others are numbers. "
+                "Correct it, or remove it from the file."
             )
         return examples
 
@@ -148,7 +148,7 @@ class Pair(Classification):
     labelling = part(PairLabelling)
 
     @property
-    def can_be_asked(self) -> bool:
+    def accepts_labels(self) -> bool:
         """Whether a label means that the first text entails the second."""
         return len(self._entailment) == 1
 
@@ -156,15 +156,15 @@ class Pair(Classification):
     def _entailment(self) -> list[int]:
         return [i for i, label in enumerate(self.labels) if label.lower() in ENTAILMENT]
 
-    def asked(self, labels: Sequence[str], template: str | None = None) -> Task:
+    def with_labels(self, labels: Sequence[str], template: str | None = None) -> Task:
         """The task of a model of natural language inference that predicts other labels.
 
         Raises InputError if no label means entailment, for fewer than two labels or repeated ones,
         and for a template without {}.
         """
-        if not self.can_be_asked:
-            return super().asked(labels, template)
-        names, template = check_asked(labels), TEMPLATE if template is None else template
+        if not self.accepts_labels:
+            return super().with_labels(labels, template)
+        names, template = check_labels(labels), TEMPLATE if template is None else template
         if len(names) < 2:
             raise InputError(f"labels is {names[0]}, but a label is chosen among at least two.")
         if template.count("{}") != 1:

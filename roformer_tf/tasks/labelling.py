@@ -75,7 +75,7 @@ class Labelling(Part):
         """
         values = tuple(read_text(row.cells, column) for column in texts)
         target = None if label is None else cls.read_label(find_cell(row.cells, label), separator)
-        return Example(values, target, row.place)
+        return Example(values, target, row.source_line)
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
@@ -233,7 +233,7 @@ class Labelling(Part):
             labels = self.task.labels
             known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
             raise InputError(
-                f"{example.place}: the label {label!r} does not occur in the training data, "
+                f"{example.source_line}: the label {label!r} does not occur in the training data, "
                 f"which has {known}. Correct it, name the right column by --label-column, or train "
                 "on examples of it."
             ) from None

@@ -260,16 +260,16 @@ def listwise_softmax(targets: Tensor, scores: Tensor, weights: Tensor) -> Tensor
     return _weighted_mean(losses, weights)
 
 
-def mean_log_probabilities(logits: Tensor, place: Tensor, tokens: Tensor) -> Tensor:
+def mean_log_probabilities(logits: Tensor, row_index: Tensor, tokens: Tensor) -> Tensor:
     """Mean log-probability of candidates' tokens in the rows that have masks for them.
 
-    logits (D, P, V), place (B, C, R) the rows of each candidate, tokens (B, C, P), 0 beyond its own
-    → (B, C, R); 0 for a candidate without tokens.
+    logits (D, P, V), row_index (B, C, R) the rows of each candidate, tokens (B, C, P), 0 beyond its
+    own → (B, C, R); 0 for a candidate without tokens.
     """
     positions, vocabulary = ops.shape(logits)[1], logits.shape[2]
     flat = ops.reshape(ops.log_softmax(logits), (-1,))
     # The index of [row, position, token] in the flat array.
-    starts = place[..., None] * positions + ops.arange(positions, dtype="int32")  # (B, C, R, P)
+    starts = row_index[..., None] * positions + ops.arange(positions, dtype="int32")  # (B, C, R, P)
     logarithms = ops.take(flat, starts * vocabulary + tokens[:, :, None])
     counts = ops.cast(tokens > 0, "float32")[:, :, None]  # (B, C, 1, P)
     total = ops.sum(logarithms * counts, axis=-1)

@@ -16,7 +16,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
-from roformer_tf.tasks.scoring import Metrics
+from roformer_tf.tasks.scoring import Metrics, Probabilities
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -152,9 +152,7 @@ class MultilabelMetrics(Metrics):
         """A model of each label."""
         return fit_logistic(targets > 0, features, strength)
 
-    def probabilities(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(self, examples: Examples, predictions: Predictions) -> Probabilities:
         """Of every label of every example."""
         scores = np.array([prediction.scores for prediction in predictions])
         labels = has_label(self.task, [example.label for example in examples])

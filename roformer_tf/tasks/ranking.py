@@ -21,7 +21,7 @@ from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
-from roformer_tf.tasks.scoring import NamedPredictions
+from roformer_tf.tasks.scoring import NamedPredictions, Probabilities
 from roformer_tf.translation import Message
 
 RANKED = ("B", "C")
@@ -119,9 +119,7 @@ class RankingMetrics(CandidateMetrics):
         predictions = [x._replace(label=RANKED[x.label]) for x in map(by_overlap, test)]
         return CHARACTER_OVERLAP, predictions
 
-    def probabilities(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(self, examples: Examples, predictions: Predictions) -> Probabilities:
         """Of each of the two sequences: whether its texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
         near = np.array([[example.label == name for name in RANKED] for example in examples])

@@ -1,6 +1,5 @@
 """One text or two, a number."""
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, ClassVar
 
@@ -75,10 +74,7 @@ class RegressionLabelling(Labelling):
 class RegressionObjective(TrainingObjective):
     """Squared error."""
 
-    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("label_smoothing", "focal", "class_weights"), NO_LABELS
-    )
-
+    refused_settings = dict.fromkeys(("label_smoothing", "focal", "class_weights"), NO_LABELS)
     losses = staticmethod(squared_errors)
     divergence = staticmethod(number_divergence)
     soft_losses = staticmethod(squared_errors)  # a teacher's number is a target like any other
@@ -118,12 +114,7 @@ class RegressionDecoding(NumberDecoding):
 class RegressionMetrics(Metrics):
     """Correlations of the numbers and of their ranks, and errors in the labels' unit."""
 
-    all: ClassVar[tuple[Metric, ...]] = (
-        metrics.PEARSON,
-        metrics.SPEARMAN,
-        metrics.MAE,
-        metrics.RMSE,
-    )
+    all = (metrics.PEARSON, metrics.SPEARMAN, metrics.MAE, metrics.RMSE)
     linear_model: ClassVar[str] = "ridge"
     sureness_kind: ClassVar[Any] = "error"
 

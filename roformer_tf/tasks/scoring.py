@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from roformer_tf.labelled.cells import ellipsized
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
@@ -30,6 +31,8 @@ COSINE_BINS = 20
 JsonObject: TypeAlias = dict[str, Any]
 # The name of a baseline, and what it predicts.
 NamedPredictions: TypeAlias = tuple[Message, list[Prediction]]
+# Probabilities (M,), and whether each is of something true (M,) bool.
+Probabilities: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 # Why a figure has no interval.
 NO_SPREAD = Message("all samples drawn from the examples have the same value")
@@ -208,13 +211,8 @@ class Metrics(Part):
             shown["per_class"] = metrics.by_kind(self.count_items(gold, predictions))
         return shown
 
-    def probabilities(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Probabilities (M,), and whether each is of something true (M,) bool.
-
-        Default: of the predicted labels.
-        """
+    def probabilities(self, examples: Examples, predictions: Predictions) -> Probabilities:
+        """Those of a report's calibration. Default: of the predicted labels."""
         highest = np.array([prediction.scores.max() for prediction in predictions])
         return highest, self.right([example.label for example in examples], predictions)
 
@@ -235,8 +233,8 @@ class Metrics(Part):
 
     def shown(self, number: int, examples: Examples, predictions: Predictions) -> JsonObject:
         """An example of a set: {"place": "test.tsv:12", …}, with what `describe` gives."""
-        place = {"place": examples[number].place}
-        return place | self.describe(examples[number], predictions[number])
+        source = {"place": examples[number].source_line}
+        return source | self.describe(examples[number], predictions[number])
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How wrong a wrong prediction is. Default: the model's highest probability."""
@@ -274,7 +272,7 @@ def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[J
 
 def shortened(text: str) -> str:
     """The first `CHARACTERS` of a text."""
-    return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
+    return ellipsized(text, CHARACTERS)
 
 
 def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:

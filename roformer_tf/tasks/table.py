@@ -50,20 +50,29 @@ else:  # type checkers accept only literal names, which would repeat each name
 
 
 def task_of_problem(
-    problem: str | None, labels: tuple[str, ...], max_length: int, texts: tuple[str, ...]
+    problem: str | None, labels: tuple[str, ...], max_length: int, texts: tuple[str, ...], name: str
 ) -> Task:
-    """The task of a text classifier that was trained in transformers; texts: their columns.
+    """The task of a text classifier that was trained in transformers.
+
+    texts: their columns. name: of the model, for messages.
 
     Without a `problem_type` in its config, transformers treats one label as a number, and more as
-    classes. Raises InputError for a regression of several numbers.
+    classes. Raises InputError for a regression of several numbers, and for two labels of one name.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
     if kind is Regression and len(labels) > 1:
-        raise InputError(f"a {problem} of {len(labels)} numbers cannot be used: give one of one.")
+        raise InputError(
+            f"{name} predicts {len(labels)} numbers; only models of one number are supported."
+        )
     kind = Pair if kind is Classification and len(texts) > 1 else kind
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     labels = () if kind is Regression else labels
+    if len(set(labels)) < len(labels):
+        raise InputError(
+            f"{name} has labels of the same name: {', '.join(labels)}. Give each a name of its "
+            "own, in the id2label of its config.json."
+        )
     return kind(labels=labels, max_length=max_length, text_columns=texts)
 
 

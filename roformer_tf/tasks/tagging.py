@@ -25,18 +25,9 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.tags import schemes
 from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
-from roformer_tf.tasks.tags.schemes import (
-    as_bioes,
-    broken,
-    entities,
-    find_scheme,
-    legal,
-    marks_entities,
-    schemes,
-    with_entities,
-)
 from roformer_tf.tokenizers.tokenizer_json import Units
 
 if TYPE_CHECKING:
@@ -100,22 +91,23 @@ class TaggingLabelling(UnitLabelling):
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The scheme of the labels, too."""
         settings = super().learned(training)
-        return settings | {"scheme": find_scheme(settings["labels"], training)}
+        return settings | {"scheme": schemes.find_scheme(settings["labels"], training)}
 
     def notes(self, training: Examples) -> list[str]:
         """How many sentences break the scheme, or why predictions follow none; or no entities."""
         labels = self.task.labels
-        if not schemes(labels):
+        if not schemes.schemes(labels):
             # Such as B_LOC, LOC-B or b-loc next to O; "o" alone may be a part of speech.
             seem_marked = {"o", "O"} & {*labels} and any(re.search("[-_]", x) for x in labels)
             note = "the tags mark no entities: write them as B-LOC, I-LOC and O"
             return [note] if seem_marked else []
         # Without a scheme, the loosest one that has such tags explains why.
-        scheme = self.task.scheme or schemes(labels)[-1]
-        mistakes = broken(labels, training, scheme)
+        scheme = self.task.scheme or schemes.schemes(labels)[-1]
+        mistakes = schemes.broken(labels, training, scheme)
         if not mistakes:
             return []
-        several = f"{len(mistakes):,} of {with_entities(training):,} sentences with entities are"
+        count, of = len(mistakes), schemes.with_entities(training)
+        several = f"{count:,} of {of:,} sentences with entities are"
         note = f"{several} no {scheme} (first: {mistakes[0]}), "
         if self.task.scheme:
             return [note + "few enough to be mistakes: all predictions are."]
@@ -167,7 +159,7 @@ class TaggingObjective(SoftmaxObjective):
         """Weights of a conditional random field: ILLEGAL for what the scheme forbids."""
         if not self.task.crf:
             return {}
-        chain = legal(self.task.labels, self.task.scheme)
+        chain = schemes.legal(self.task.labels, self.task.scheme)
         scores = [np.where(x <= NEVER, ILLEGAL, 0).astype(np.float32) for x in chain]
         return dict(zip(CRF_WEIGHTS, scores, strict=True))
 
@@ -231,7 +223,7 @@ class TaggingDecoding(Decoding):
         # the like differ, which no correct tagging has: two entities here, one there.
         if not self.task.has_entities:
             return self.task.labels
-        return tuple(_as_bio(as_bioes(label) or label) for label in self.task.labels)
+        return tuple(_as_bio(schemes.as_bioes(label) or label) for label in self.task.labels)
 
     def order_scores(self) -> dict[str, list[Any]]:
         """The scores of `chain`, if any sequence is illegal or scores are learned."""
@@ -253,7 +245,7 @@ class TaggingDecoding(Decoding):
         label = prediction.label
         if not self.task.has_entities:
             return [label]
-        return [label, entities(example.texts[0], example.units, label)]
+        return [label, schemes.entities(example.texts[0], example.units, label)]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """tags, a label and its probability for each unit; entities, if the labels mark any."""
@@ -269,7 +261,7 @@ class TaggingDecoding(Decoding):
         }
         if self.task.has_entities:
             names = ("start", "end", "label", "text")
-            marked = entities(example.texts[0], example.units, labels)
+            marked = schemes.entities(example.texts[0], example.units, labels)
             answer["entities"] = [dict(zip(names, entity, strict=True)) for entity in marked]
         return answer
 
@@ -297,12 +289,12 @@ class Tagging(Task):
     @property
     def has_entities(self) -> bool:
         """Whether the labels mark entities, or words."""
-        return marks_entities(self.labels)
+        return schemes.marks_entities(self.labels)
 
     @property
     def chain(self) -> Chain:
         """Scores of the order of labels: the learned ones, and NEVER for illegal sequences."""
-        chain = legal(self.labels, self.scheme)
+        chain = schemes.legal(self.labels, self.scheme)
         if not self.crf:
             return chain
         start, *steps, end = np.array(self.transitions)

@@ -30,7 +30,7 @@ def test_planted_errors_are_identified_by_line(tmp_path):
         assert len(different) == 5
         assert Counter(row.split("\t")[0] for row in actual) == Counter(text for text, _ in lines)
     paths = {name: str(output / f"{name}.tsv") for name in SETS}
-    assert [item.place for item in unseen_examples(paths)] == [
+    assert [item.source_line for item in unseen_examples(paths)] == [
         str(i) for i in range(2, 102) if i != 5
     ]
 

@@ -79,8 +79,8 @@ def test_bad_csv_records_are_counted_named_and_skipped(tmp_path):
     assert documents == ["甲", "丁"]
     actual = [example.removeprefix(f"{path}:") for example in report.examples]
     assert actual[:2] == [
-        "3: 1 columns, the first line 2",
-        "4: 3 columns, the first line 2",
+        "3: 1 instead of 2 columns",
+        "4: 3 instead of 2 columns",
     ]
     assert actual[2].startswith("5: breaks the rules of quoting")
     assert actual[3] == "6: not UTF-8"
@@ -186,7 +186,7 @@ def test_bad_lines_are_counted_named_and_skipped(tmp_path):
     assert report.bad["not JSON"] == 2
     named = [f"{path}:{2 * i}: {kind}" for i, kind in enumerate(BAD_LINES.values(), 1)]
     assert report.examples == named[:5]
-    assert "skipped 6 bad lines" in report.summary()
+    assert "skipped bad lines: 6" in report.summary()
     assert named[0] in report.summary()
 
 
@@ -477,7 +477,7 @@ def test_many_files_of_an_encoding_are_not_all_named(tmp_path):
     for number in range(8):
         (tmp_path / f"{number}.txt").write_bytes(GB18030_TEXTS[0].encode("gb18030"))
     summary = read(tmp_path / "*")[1].summary()
-    assert summary.endswith(f"{tmp_path}/4.txt and 3 more files")
+    assert summary.endswith(f"{tmp_path}/4.txt and 3 more")
 
 
 @pytest.mark.parametrize("kind", ["txt", "jsonl"])

@@ -212,8 +212,8 @@ def test_the_better_method_in_cross_validation_is_chosen(full, tmp_path):
     tested = [example for *_, sets in fold_calls for example in sets.test]
     assert sorted(tested) == sorted(search.sets.train)  # each example is tested once
     for _, _, sets in fold_calls:
-        known = [example.place for part in (sets.train, sets.valid) for example in part]
-        assert not {example.place for example in sets.test} & set(known)
+        known = [example.source_line for part in (sets.train, sets.valid) for example in part]
+        assert not {example.source_line for example in sets.test} & set(known)
     # Running the same command again does not repeat the comparison.
     search.started.clear()
     sets = split if name == "full" else search.sets  # the sets that the command uses for it

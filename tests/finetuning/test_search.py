@@ -149,7 +149,7 @@ def test_a_fingerprint_covers_all_data_of_a_training():
         mark([first], [], [], teacher="columns", logits=[2 * logits[0]]),
     ]
     assert len({*marks}) == len(marks)
-    assert mark([first._replace(place="other:9")], [], []) == marks[0]
+    assert mark([first._replace(source_line="other:9")], [], []) == marks[0]
     # What a model predicts may differ in the last digits on another machine.
     assert mark([first], [], [], teacher="model", logits=logits) == marks[0]
 

@@ -115,7 +115,7 @@ def test_sharing_an_encoding_keeps_the_gradient(eager_steps):
     inputs, targets, weights = batch("softmax")
     index = np.array([0, 1, 1, 2, 0, 2, 1, 0])
     repeated = inputs | {"side_1": inputs["side_1"][index]}
-    shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": index.astype("int32")}
+    shared = inputs | {"side_1": inputs["side_1"][:3], "row_index_1": index.astype("int32")}
     actual = []
     for item in (repeated, shared):
         training = VectorTraining(model(), TASKS["softmax"])

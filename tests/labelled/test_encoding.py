@@ -29,7 +29,9 @@ units = st.lists(st.sampled_from(["今", "天", "公园", " ", "\u200b", "playfu
 
 
 def example(*texts, label=None, units=()):
-    return Example(texts=texts or ("".join(units),), label=label, place="x:1", units=tuple(units))
+    return Example(
+        texts=texts or ("".join(units),), label=label, source_line="x:1", units=tuple(units)
+    )
 
 
 def task(name="classification", labels=("好", "坏"), **settings):
@@ -61,7 +63,7 @@ def test_reranking_and_zero_shot_mark_shared_tokens():
     entailment = task("pair", labels=("entailment", "neutral"), shared_tokens=True)
     for other, texts in (
         (TASKS["reranking"](shared_tokens=True), ("天气", "天")),
-        (entailment.asked(["天", "好"], "{}"), ("天气",)),
+        (entailment.with_labels(["天", "好"], "{}"), ("天气",)),
     ):
         encoded = other.labelling.encode([example(*texts)], TOKENIZERS["char"])
         assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0]

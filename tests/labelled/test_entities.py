@@ -105,9 +105,9 @@ def test_tags_of_units_are_converted_to_character_spans(sep, tmp_path):
 
 GOOD = {"text": "北京人", "entities": [{"start": 0, "end": 2, "label": "LOC"}]}
 BAD = {
-    "has an entity from 1 to 4, but 3 characters": [{"start": 1, "end": 4, "label": "LOC"}],
-    "has an entity from -1 to 2, but 3 characters": [{"start": -1, "end": 2, "label": "LOC"}],
-    "from 2 to 2, but 3 characters of text: the end": [{"start": 2, "end": 2, "label": "LOC"}],
+    "has an entity from 1 to 4, but a text of length 3": [{"start": 1, "end": 4, "label": "LOC"}],
+    "has an entity from -1 to 2, but a text of length 3": [{"start": -1, "end": 2, "label": "LOC"}],
+    "from 2 to 2, but a text of length 3: the end": [{"start": 2, "end": 2, "label": "LOC"}],
     "has 'LOC' instead of a list of entities": "LOC",
     "has 'LOC' as an entity": ["LOC"],
     "has the entity '北京', but '北' from 0": [
@@ -158,7 +158,7 @@ def test_brat_files_give_an_example_for_each_line(end, tmp_path):
         assert layout.task is Extraction
         got = [[(label, x.texts[0][a:b]) for label, a, b in x.label] for x in examples]
         assert got == [[("ORG", "北京市委"), ("LOC", "北京")], [("LOC", "上海")]]
-        assert [x.place for x in examples] == [f"{tmp_path}/a.txt:1", f"{tmp_path}/a.txt:3"]
+        assert [x.source_line for x in examples] == [f"{tmp_path}/a.txt:1", f"{tmp_path}/a.txt:3"]
 
 
 @pytest.mark.parametrize(

@@ -37,5 +37,5 @@ def test_long_lists_of_rows_are_abbreviated(monkeypatch):
     assert str(actual).splitlines() == [
         "data/a.csv:3,6,9,… (4 more) has no label",
         "data/a.csv:30 x",
-        "and 2 rows for other reasons",
+        "and more rows for other reasons: 2",
     ]

@@ -15,6 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
+from roformer_tf.readers.tables import Top, open_table
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.table import TASKS
 
@@ -320,6 +321,44 @@ def test_choices_of_label_studio_are_labels(write, several):
     assert [label for _, label in examples[:2]] == [tuple(x) if several else x for x in wanted]
 
 
+@pytest.mark.parametrize(
+    ("value", "label"),
+    [
+        ("好", "好"),
+        (["好"], "好"),
+        ({"choices": "好"}, "好"),
+        ({"choices": None, "start": 0}, [{"choices": None, "start": 0}]),
+    ],
+)
+def test_other_values_of_label_studio_are_read(write, value, label):
+    task = {"data": {"text": "很好"}, "annotations": [{"result": [{"value": value}]}]}
+    (row,) = open_table(write("a.json", json.dumps([task])), lambda _: Top()).rows
+    assert row.cells == {"text": "很好", "label": label}
+
+
+@pytest.mark.parametrize("annotations", [[None], [{}], [{"result": None}], "x"])
+def test_other_objects_with_data_and_annotations_are_unchanged(write, annotations):
+    task = {"data": {"text": "很好"}, "annotations": annotations}
+    (row,) = open_table(write("a.json", json.dumps([task])), lambda _: Top()).rows
+    assert row.cells == task
+
+
+@pytest.mark.parametrize("question", [3, {"question": "谁？"}])
+def test_a_broken_question_of_c3_is_reported(write, question):
+    good = {"question": "谁？", "choice": ["甲", "乙"], "answer": "甲"}
+    path = write("a.json", json.dumps([[["文"], [good], "1"], [["文"], [good, question], "2"]]))
+    rows = list(open_table(path, lambda _: Top()).rows)
+    assert [row.problem for row in rows] == ["", "is not a JSON object"]
+
+
+def test_big5_is_detected_in_a_json_array(write):
+    records = [{"text": f"這個東西很好，我們喜歡{i}", "label": "好壞"[i % 2]} for i in range(9)]
+    path = write("a.json", json.dumps(records, ensure_ascii=False).encode("big5"))
+    layout, examples = read(path)
+    assert examples[1] == (("這個東西很好，我們喜歡1",), "壞")
+    assert "It is read as CP950." in layout.report
+
+
 def test_a_pair_is_detected_from_its_columns(write):
     path = write("pairs.xlsx", as_xlsx(("句子1", "句子2", "是否相似"), *PAIRED))
     layout, examples = read(path)
@@ -344,6 +383,19 @@ COLUMNS = {  # name: content, parts of the message, flags that solve the problem
         as_csv(("标题", "内容", "标签"), *((f"第{i}条", a, b) for i, (a, b) in enumerate(ROWS))),
         ["标题, 内容 or 标题 内容", "标题 | 内容 | 标签", "or --text-columns 标题 内容"],
         {"text_columns": ("内容",)},
+    ),
+    "same_name.csv": (
+        as_csv(
+            ("内容（原文）", "内容（译文）", "标签"),
+            *((f"{i} {a}", a, b) for i, (a, b) in enumerate(ROWS)),
+        ),
+        ["which columns hold the texts: 内容（原文）, 内容（译文） or 内容（原文） 内容（译文）"],
+        {"text_columns": ("内容（译文）",)},
+    ),
+    "two_cases.csv": (
+        as_csv(("text", "Text", "label"), *((a, f"{i} {a}", b) for i, (a, b) in enumerate(ROWS))),
+        ["which columns hold the texts: text, Text or text Text"],
+        {"text_columns": ("text",)},
     ),
     "numbered.csv": (
         as_csv(("问题", "说明", "标签"), *((i, a, b) for i, (a, b) in enumerate(ROWS))),

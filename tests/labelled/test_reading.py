@@ -119,7 +119,7 @@ def test_a_url_is_fetched_once_and_read_like_a_file(write, name, monkeypatch):
         type(storage), "get_file", lambda *x, **y: [downloads.append(x), get(*x, **y)][-1]
     )
     if name == "a.txt":
-        assert [item.place for item in stream(url)] == [f"{url}:1", f"{url}:2"]
+        assert [item.source_line for item in stream(url)] == [f"{url}:1", f"{url}:2"]
         return
     layout, examples = read(url)
     assert examples == read(path)[1]
@@ -190,7 +190,7 @@ def test_places_are_file_and_line(write):
     path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
     config = ColumnsConfig()
     actual = read_examples(path, find_layout(path, config, None, TASKS), config)
-    assert [example.place for example in actual] == [f"{path}:2", f"{path}:4"]
+    assert [example.source_line for example in actual] == [f"{path}:2", f"{path}:4"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16"])
@@ -369,6 +369,13 @@ def test_ambiguous_columns_require_a_flag(write, rows):
         find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None, TASKS)
 
 
+@pytest.mark.parametrize("columns", ["query\tdocument（1）\tdocument（2）", "text\tText\tsimilar"])
+def test_two_columns_of_one_name_among_matching_texts_require_a_flag(write, columns):
+    path = write("a.tsv", f"{columns}\n甲说\t乙说\t丙\n丁说\t戊说\t己\n")
+    with pytest.raises(InputError, match=r"which columns hold the texts: .* or .* Give --text-col"):
+        read(path, "embedding")
+
+
 def test_a_column_of_numbers_is_not_the_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")
@@ -406,6 +413,7 @@ def test_invalid_column_settings_are_rejected(columns):
         ("text", [["甲"], []], "multilabel"),
         ("text", ["['甲']", "[]"], "multilabel"),
         ("text", ["85%", "60%", "7％"], "regression"),
+        ("text", [f"{i}_{j}" for i in range(8) for j in range(8)] * 2, "classification"),
         ("text_a text_b", [0, 1], "pair"),
         ("text_a text_b", [0.5, 1], "regression"),
         ("A B C", ["B", "C"], "ranking"),
@@ -496,8 +504,12 @@ def test_a_label_may_be_called_nan(write, name):
         ("regression", "1,250%", 12.5),
         ("regression", " 7 ％", 0.07),
         ("regression", 2, 2.0),
+        ("regression", "\u200b3.5", 3.5),
+        ("regression", "85%\ufeff", 0.85),
+        ("regression", "１２", 12.0),
         ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
         ("multilabel", ["x", 2], ("2", "x")),
+        ("multilabel", "甲,\u200b", ("甲",)),
         ("multilabel", "['乙', '甲']", ("乙", "甲")),
         ("multilabel", '["乙"]', ("乙",)),
         ("multilabel", "['乙' '甲']", ("乙", "甲")),
@@ -693,6 +705,12 @@ BAD = {  # name: content, task, part of the message
         r"word\.tsv:3 has .*'bad'.* no num",
     ),
     "huge.tsv": ("text\tlabel\nx\t0.5\ny\t1e300\n", "regression", r"huge\.tsv:3 has .*'1e300'"),
+    "code.tsv": ("text\tlabel\nx\t0.5\ny\t1_2\n", "regression", r"code\.tsv:3 .*'1_2'.* no num"),
+    "invisible.tsv": (
+        "text\tlabel\nx\t0\n\u200b\t0\n",
+        None,
+        r"invisible\.tsv:3 has an empty text in 'text'",
+    ),
     "inf.tsv": ("text\tlabel\nx\t0.5\ny\tinf\n", "regression", r"inf\.tsv:3 has .*'inf'.* no num"),
     "order.jsonl": (
         '{"A": "x", "B": "y", "C": "z", "label": "C"}\n{"A": "x", "B": "y", "C": "z", "label": 1}',
@@ -812,7 +830,7 @@ def test_a_test_file_of_another_kind_is_rejected(write, name, kind):
 def test_a_stream_keeps_the_order_and_every_row(write):
     path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
     actual = stream(path)
-    assert [item.place for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
+    assert [item.source_line for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
     assert [type(item) for item in actual] == [Example, BadLine, BadLine, BadLine, Example]
     assert [item.label for item in actual if isinstance(item, Example)] == [None, None]
 
@@ -872,13 +890,13 @@ def test_an_unclosed_quote_in_a_csv_skips_only_its_line(write):
     path = write("a.csv", 'text\n甲\n"乙\n丙\n"丁\n戊"\n')
     first, bad, second, third = stream(path)
     assert [item.texts for item in (first, second, third)] == [("甲",), ("丙",), ("丁\n戊",)]
-    assert (bad.place, bad.problem[:26]) == (f"{path}:3", "breaks the rules of quotin")
-    assert third.place == f"{path}:5"
+    assert (bad.source_line, bad.problem[:26]) == (f"{path}:3", "breaks the rules of quotin")
+    assert third.source_line == f"{path}:5"
 
 
 def test_blank_rows_of_a_spreadsheet_are_counted_in_places(write):
     path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
-    assert [(type(item), item.place) for item in stream(path)] == [
+    assert [(type(item), item.source_line) for item in stream(path)] == [
         (Example, f"{path}:2"),
         (BadLine, f"{path}:3"),
         (Example, f"{path}:4"),

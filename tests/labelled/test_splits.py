@@ -126,7 +126,7 @@ def test_a_split_is_complete_and_separates_no_equal_texts(task):
     assert [len(side) for side in sides] == pytest.approx([280, 80, 40], abs=5)
     texts = [set(map(plain, side)) for side in sides]
     assert len(set.union(*texts)) == sum(map(len, texts))
-    places = [[int(e.place[2:]) for e in side] for side in sides]
+    places = [[int(e.source_line[2:]) for e in side] for side in sides]
     assert places == [sorted(side) for side in places]
 
 
@@ -203,7 +203,9 @@ def test_a_fraction_of_zero_gives_an_empty_set():
 
 
 def test_too_few_examples_are_an_input_error():
-    with pytest.raises(InputError, match=r"3 examples are too few .* none is left for validation"):
+    with pytest.raises(
+        InputError, match=r"too few examples to split: 3. None is left for validation"
+    ):
         split_examples(make("010"), TASKS["classification"])
     repeated = [Example(("one",), "0", ""), Example(("two",), "1", "")] * 50
     with pytest.raises(InputError, match="Give --valid and --test"):
@@ -232,9 +234,9 @@ def test_folds_hold_every_example_out_once(k):
 
 
 def test_impossible_folds_are_input_errors():
-    with pytest.raises(InputError, match="1 folds are too few"):
+    with pytest.raises(InputError, match="too few folds: 1"):
         folds(make("0101"), TASKS["classification"], 1)
-    with pytest.raises(InputError, match="too few for 5 folds"):
+    with pytest.raises(InputError, match="too few examples for 5 folds"):
         folds(make("0101"), TASKS["classification"], 5)
     with pytest.raises(InputError, match="label '2' are in one of 2 folds"):
         folds(make("01012"), TASKS["classification"], 2)

@@ -163,7 +163,7 @@ def test_documents_are_split_into_passages_and_queries_truncated():
         *("abcdefghij", "abcdefghij", "ijklmnopqr", "klmnopqrst", "ab"),
         *("c", "d", "abcdefghij", "ijklmnopqr", "klmnopqrst"),
     ]
-    assert rows.places.tolist() == [0, 1, 1, 1, 2, 3, 4, 5, 5, 5]
+    assert rows.text_of_row.tolist() == [0, 1, 1, 1, 2, 3, 4, 5, 5, 5]
     assert rows.counts.tolist() == [[1, 3, 1], [1, 1, 3]]
     assert rows.first_rows.tolist() == [[0, 1, 4], [5, 6, 7]]
     assert rows.numbers[0, 1] == rows.numbers[1, 2]  # the same text
@@ -197,7 +197,7 @@ def test_a_document_of_several_queries_is_encoded_once_per_batch():
         for step in range(3):
             inputs, targets, weights = data.batches(8, 0)[3 * epoch + step]
             count = int(weights.sum())
-            documents, index = inputs["side_1"], inputs["place_1"]
+            documents, index = inputs["side_1"], inputs["row_index_1"]
             assert len(documents) == 8
             texts = [words(row) for row in documents if row.any()]
             assert len(texts) == len(set(texts)) <= 4  # four queries share each document

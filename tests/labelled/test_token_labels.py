@@ -157,7 +157,10 @@ def test_integer_labels_without_names_are_reported(tmp_path):
 
 
 BAD = {
-    "three.jsonl": ({"tokens": ["北", "京"], "ner_tags": ["O"]}, "has 1 labels in 'ner_tags' of 2"),
+    "three.jsonl": (
+        {"tokens": ["北", "京"], "ner_tags": ["O"]},
+        "has 1 instead of 2 labels in 'ner_tags'",
+    ),
     "tag.jsonl": ({"tokens": ["北"], "ner_tags": ["LOC"]}, "has the tag 'LOC'"),
     "none.jsonl": ({"tokens": ["北"], "ner_tags": [None]}, "has the tag ''"),
     "unit.jsonl": ({"tokens": [5], "ner_tags": ["O"]}, "has 5 in 'tokens', which is no text"),
@@ -210,7 +213,7 @@ def test_an_array_may_be_one_long_line(tmp_path):
         assert [(*item.texts, item.label) for item in examples] == [
             tuple(row.values()) for row in rows
         ]
-    assert examples[-1].place == f"{path}:300"
+    assert examples[-1].source_line == f"{path}:300"
     path.write_text(json.dumps(rows, indent=1), "utf-8")
     assert len(read(path)[1]) == 300
 

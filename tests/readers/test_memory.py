@@ -132,7 +132,7 @@ def test_a_lone_surrogate_is_kept():
         (5, r"^valid is 5\. Give"),
         ([], r"^valid has no rows\. Give a list of tuples \(text, label\)"),
         ([("a", "x"), 5], r"^row 2 of valid is 5\. Give"),
-        ([("a", "x"), ("b",)], r"^row 2 of valid has 1 cells, but the first row has 2\."),
+        ([("a", "x"), ("b",)], r"^row 2 of valid has 1 instead of 2 cells\."),
         ([tuple("abcde")], r"^row 1 of valid has 5 cells, .* Give dictionaries"),
     ],
 )

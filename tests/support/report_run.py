@@ -80,7 +80,7 @@ def prediction_of(task, example, sureness, noise=0.0):
 
 def rng_of(example):
     """A random generator that depends on the example."""
-    return np.random.default_rng(int(example.place.rpartition(":")[2]))
+    return np.random.default_rng(int(example.source_line.rpartition(":")[2]))
 
 
 LABELS = {

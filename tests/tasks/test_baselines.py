@@ -78,7 +78,9 @@ def test_texts_of_one_character_are_predicted(name):
 
 
 def test_multilabel_thresholds_are_chosen_on_the_validation_set():
-    rare = [item for item in examples("multilabel", 400, 0) if item.label or item.place[-1] == "1"]
+    rare = [
+        item for item in examples("multilabel", 400, 0) if item.label or item.source_line[-1] == "1"
+    ]
     training = [item._replace(label=item.label if i % 4 else ()) for i, item in enumerate(rare)]
     task = TASKS["multilabel"].from_examples(training)
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]

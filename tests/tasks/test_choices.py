@@ -114,7 +114,7 @@ def test_cloze_encoding():
     assert words == ["[CLS]", *"今天", "[MASK]", "[UNK]", *"我们去公园", "[SEP]"]
     assert [TOKENIZER.tokens[i] for i in encoded.token_ids[1]] == ["[CLS]", "[MASK]", "[SEP]"]
     assert [len(mask) for mask in encoded.masks] == [1, 1, 2, 2, 3, 3, 4, 4, 2, 2]
-    assert encoded.places[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
+    assert encoded.candidate_rows[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
     for row, mask in zip(encoded.token_ids, encoded.masks, strict=True):
         assert np.flatnonzero(row == TOKENIZER.mask_id).tolist() == mask.tolist()
     # A long text is truncated to the tokens nearest to the gap.
@@ -143,9 +143,9 @@ def test_batches_hold_each_sequence_once(encode):
     assert len({str(row) for row in real}) == len(real)
     assert len(token_ids) % 8 == 0
     for position, item in enumerate((2, 1, 0)):
-        for choice, places in enumerate(encoded.places[item]):
+        for choice, places in enumerate(encoded.candidate_rows[item]):
             for term, row in enumerate(places):
-                got = token_ids[inputs["place"][position, choice, term]]
+                got = token_ids[inputs["row_index"][position, choice, term]]
                 assert got[got > 0].tolist() == encoded.token_ids[row].tolist()
 
 
@@ -154,11 +154,11 @@ BAD = [
     ({"label": -1}, "has the label '-1'"),
     ({"label": 0.5}, "has the label '0.5'"),
     ({"label": "中"}, "has the label '中'"),
-    ({"choices": ["好"]}, "has 1 texts in 'choices', not a list of 2 or more"),
+    ({"choices": ["好"]}, "has too few texts in 'choices': 1, not 2 or more"),
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
     ({"choices": ["坏", "坏"]}, "has the right candidate '坏' twice"),
     ({"choices": ["坏", "坏"], "label": "坏"}, "has the right candidate '坏' twice"),
-    ({"choices": "好"}, "has 1 texts in 'choices', not a list of 2 or more"),
+    ({"choices": "好"}, "has too few texts in 'choices': 1, not 2 or more"),
 ]
 
 
@@ -219,6 +219,34 @@ def test_labels_are_indices_or_texts(task, tmp_path):
     read = read_examples(path, layout, ColumnsConfig())
     assert [example.label for example in read] == [1, 1, 1, 0, 0]
     assert read[0].texts == ("天气0", "好", "坏")
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "labels"),
+    [
+        ((["甲", "乙", "丙"], "2"), (["1", "2", "3"], "1"), [2, 1]),
+        ((["甲", "乙", "丙"], "丙"), (["1", "2", "3"], "1"), [2, 0]),
+        ((["5", "6", "7"], "7"), (["1", "2", "3"], "1"), [2, 0]),
+        ((["1", "2", "3"], "1"), (["1", "2", "3"], "3"), [0, 2]),
+        ((["1", "2", "3"], 1.0), (["1", "2", "3"], 2), [1, 2]),
+        ((["0", "1", "2"], "0"), (["0", "1", "2"], "1"), [0, 1]),
+    ],
+)
+def test_all_labels_of_a_file_are_indices_or_texts_where_a_row_leaves_it_open(
+    first, second, labels, tmp_path
+):
+    rows = [{"text": "几", "choices": x, "label": label} for x, label in (first, second)]
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == labels
+
+
+@pytest.mark.parametrize("other", [["1", "2"], ["丙", "乙"]])
+def test_a_file_whose_labels_may_be_indices_or_texts_is_rejected(other, tmp_path):
+    rows = [{"text": "几", "choices": ["1", "2"], "label": "1"}]
+    rows += [{"text": "几", "choices": other, "label": label} for label in (other[0], "1")]
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    with pytest.raises(InputError, match=r"jsonl:1 has the label '1', .*an index or a choice"):
+        read_examples(path, layout, ColumnsConfig())
 
 
 def test_the_saved_task_restores_cloze_or_multiple_choice(tmp_path):
@@ -308,7 +336,7 @@ def test_predict_file_returns_the_same_predictions(models, tmp_path):
         assert line["choice"] == choices[line["label"]]
         assert {name: line[name] for name in answer} == answer
     assert bad["label"] is None
-    assert "has 0 texts in 'choices'" in bad["error"]
+    assert "has too few texts in 'choices': 0" in bad["error"]
 
 
 @pytest.mark.quick_cases("True")

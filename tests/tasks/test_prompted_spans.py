@@ -124,7 +124,7 @@ def test_decoded_spans_have_the_prompted_label():
 
 
 def test_new_labels_keep_the_threshold():
-    task = PromptedSpans(labels=LABELS, thresholds=(0.3, 0.3)).asked(["甲", "乙", "丙"])
+    task = PromptedSpans(labels=LABELS, thresholds=(0.3, 0.3)).with_labels(["甲", "乙", "丙"])
     assert (task.labels, task.threshold, task.outputs) == (("甲", "乙", "丙"), 0.3, 1)
     for settings, message in (
         ({"labels": []}, "must be a list of texts"),
@@ -132,7 +132,7 @@ def test_new_labels_keep_the_threshold():
         ({"labels": ["甲"], "template": "{}"}, "template is for a model of natural language"),
     ):
         with pytest.raises(InputError, match=message):
-            task.asked(**settings)
+            task.with_labels(**settings)
 
 
 @pytest.fixture(scope="module")

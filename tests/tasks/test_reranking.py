@@ -61,9 +61,9 @@ def test_both_layouts_give_the_same_examples(tmp_path):
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"documents": ["甲", "乙"], "labels": [1]}, "has 1 labels for 2 documents"),
+        ({"documents": ["甲", "乙"], "labels": [1]}, "has 1 instead of 2 labels, one for each"),
         ({"documents": ["甲"], "labels": [-1]}, "relevance is a number of at least 0"),
-        ({"documents": [], "labels": []}, "has 0 texts in 'documents'"),
+        ({"documents": [], "labels": []}, "has too few texts in 'documents': 0"),
         ({"documents": ["甲", "乙"], "labels": [0, 0]}, "no query has a relevant document"),
     ],
 )
@@ -80,7 +80,7 @@ def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert layout.task.name == "reranking"
     assert len(read_examples(path, layout, ColumnsConfig())) == 1
-    assert "2 queries have no relevant document: skipped." in capsys.readouterr().err
+    assert "skipped queries without relevant document: 2." in capsys.readouterr().err
 
 
 def positive(query, document, *negatives):

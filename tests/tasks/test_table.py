@@ -26,7 +26,7 @@ from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
-from roformer_tf.tasks.table import TASKS, TaskName
+from roformer_tf.tasks.table import TASKS, TaskName, task_of_problem
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
 from tests.support.service_app import served_task
@@ -194,6 +194,19 @@ def test_no_other_module_names_a_task():
 def test_task_names_are_the_keys_of_the_table():
     assert get_args(TaskName) == tuple(TASKS)
     assert all(name == task.name for name, task in TASKS.items())
+
+
+@pytest.mark.parametrize(
+    ("problem", "labels", "message"),
+    [
+        ("regression", ("x", "y"), "m predicts 2 numbers; only models of one number"),
+        (None, ("好", "坏", "好"), "m has labels of the same name: 好, 坏, 好"),
+        ("multi_label_classification", ("好", "好"), "m has labels of the same name"),
+    ],
+)
+def test_labels_of_transformers_that_have_no_task_are_rejected(problem, labels, message):
+    with pytest.raises(InputError, match=message):
+        task_of_problem(problem, labels, 128, ("text",), "m")
 
 
 def test_an_unknown_task_name_in_a_folder_is_rejected(tmp_path):

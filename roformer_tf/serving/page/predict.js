@@ -31,7 +31,7 @@ function build() {
   const kind = special || service.text_columns.length;
   at("texts").append(...NAMES[kind].flatMap(field));
   at("texts").className = NAMES[kind].length > 1 ? "several" : "";
-  if (service.can_be_asked && kind === 1) {
+  if (service.accepts_labels && kind === 1) {
     const label = spoken("label", "asked");
     label.htmlFor = "labels";
     const input = make("input");

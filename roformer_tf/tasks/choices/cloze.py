@@ -64,7 +64,7 @@ class ClozeObjective(ListObjective):
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits at masks (D, P, V) → scores of candidates (B, C)."""
-        means = mean_log_probabilities(outputs, inputs["place"], inputs["tokens"])
+        means = mean_log_probabilities(outputs, inputs["row_index"], inputs["tokens"])
         return means[..., 0] - means[..., 1]
 
 
@@ -96,8 +96,8 @@ class ClozeDecoding(ChoiceDecoding):
         """For each example (C,): the score in the text, less that without a text."""
         assert isinstance(encoded, EncodedChoices)
         return [
-            np.array([row_logits[a][i] - row_logits[b][i] for i, (a, b) in enumerate(place)])
-            for place in encoded.places
+            np.array([row_logits[a][i] - row_logits[b][i] for i, (a, b) in enumerate(rows)])
+            for rows in encoded.candidate_rows
         ]
 
 

@@ -70,7 +70,7 @@ class ListLabelling(Labelling):
         listed, least = read_texts(cells, column), cls.min_candidates
         if len(listed) < least:
             raise BadCellError(
-                f"has {len(listed)} texts in {column!r}, not a list of {least} or more"
+                f"has too few texts in {column!r}: {len(listed)}, not {least} or more"
             )
         return listed
 
@@ -102,11 +102,30 @@ class ChoiceLabelling(ListLabelling):
 
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
-        """The text and its candidates; the label is an index."""
+        """The text and its candidates; `complete` decides between the meanings of the label."""
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)
-        right = None if label is None else index_of(row.cells.get(label), listed)
-        return Example((read_text(row.cells, text), *listed), right, row.place)
+        right = None if label is None else meanings_of(row.cells.get(label), listed)
+        return Example((read_text(row.cells, text), *listed), right, row.source_line)
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """The label becomes an index. Raises InputError if it may be an index or a text."""
+        # In [1, 2, 3] the label 1 may be both: it is what all other labels of the file are.
+        are_indices = all(example.label[0] is not None for example in examples)
+        are_texts = all(example.label[1] is not None for example in examples)
+        completed = []
+        for example in examples:
+            by_index, by_text = example.label
+            if None not in example.label and by_index != by_text and are_indices == are_texts:
+                label = example.texts[1 + by_text]
+                raise InputError(
+                    f"{example.source_line} has the label {label!r}, which may be an index or a "
+                    "choice. Write the indices as numbers in a .jsonl file."
+                )
+            is_text = are_texts or by_index is None
+            completed.append(example._replace(label=by_text if is_text else by_index))
+        return completed
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
@@ -126,22 +145,28 @@ class ChoiceLabelling(ListLabelling):
         return target
 
 
-def index_of(value: Any, candidates: Sequence[str]) -> int:
-    """The right candidate, from its index or its text. Raises BadCellError if it is neither."""
+def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int | None]:
+    """The right candidate if the label is an index, and if it is a text; None for what it is not.
+
+    Raises BadCellError if it is neither.
+    """
     name = read_label(value)
-    is_text = name in candidates and not isinstance(value, int)
-    # 1.0 next to missing labels in pandas
-    number = candidates.index(name) if is_text else to_number(name)
-    if number is None or number not in range(len(candidates)):
+    number = to_number(name)
+    by_index = int(number) if number is not None and number in range(len(candidates)) else None
+    # A number of JSON or Parquet is an index; pandas writes 1.0 next to missing labels.
+    is_text = name in candidates and not isinstance(value, int | float)
+    by_text = candidates.index(name) if is_text else None
+    matches = [candidates[x] for x in (by_index, by_text) if x is not None]
+    if not matches:
         shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
         raise BadCellError(
             f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
             f"one of {shown}"
         )
-    right = candidates[int(number)]
-    if candidates.count(right) > 1:  # their scores are equal
-        raise BadCellError(f"has the right candidate {right!r} twice")
-    return int(number)
+    for right in matches:
+        if candidates.count(right) > 1:  # their scores are equal
+            raise BadCellError(f"has the right candidate {right!r} twice")
+    return by_index, by_text
 
 
 class ListObjective(TrainingObjective):
@@ -161,7 +186,7 @@ class ListObjective(TrainingObjective):
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits of rows (D, 1) → scores of candidates (B, C)."""
-        return ops.take(outputs[:, 0], inputs["place"][..., 0])
+        return ops.take(outputs[:, 0], inputs["row_index"][..., 0])
 
 
 class ChoiceDecoding(Decoding):

@@ -78,9 +78,10 @@ class RerankingLabelling(ListLabelling):
             values = parsed(find_cell(row.cells, label))
             values = values if isinstance(values, list) else [values]
         if len(values) != len(listed):
-            raise BadCellError(f"has {len(values)} labels for {len(listed)} documents")
+            number = f"{len(values)} instead of {len(listed)} labels"
+            raise BadCellError(f"has {number}, one for each document")
         judgment = Judgment(tuple(map(cls._relevance, values)))
-        return Example((read_text(row.cells, query), *listed), judgment, row.place)
+        return Example((read_text(row.cells, query), *listed), judgment, row.source_line)
 
     @classmethod
     def _relevance(cls, value: Any) -> float:
@@ -109,13 +110,13 @@ class RerankingLabelling(ListLabelling):
             for query, example in queries.items()
             if any((labels := documents[query]).values())
         ]
-        path, rest = examples[0].place.rpartition(":")[0], len(queries) - len(groups)
+        path, rest = examples[0].source_line.rpartition(":")[0], len(queries) - len(groups)
         if not groups:
             raise InputError(
                 f"{path}: no query has a relevant document. Give documents with a label above 0."
             )
         if rest:
-            print(f"{path}: {rest:,} queries have no relevant document: skipped.", file=sys.stderr)
+            print(f"{path}: skipped queries without relevant document: {rest:,}.", file=sys.stderr)
         return groups
 
     @classmethod

@@ -17,7 +17,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts, rows_of
-from roformer_tf.tasks.base import Examples, Task, check_asked, part
+from roformer_tf.tasks.base import Examples, Task, check_labels, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
     SpansDecoding,
@@ -147,18 +147,18 @@ class PromptedSpans(Spans):
         return 1
 
     @property
-    def can_be_asked(self) -> bool:
+    def accepts_labels(self) -> bool:
         """Its labels are part of the input."""
         return True
 
-    def asked(self, labels: Sequence[str], template: str | None = None) -> Task:
+    def with_labels(self, labels: Sequence[str], template: str | None = None) -> Task:
         """The task for other labels, with the same threshold. Raises InputError for a template."""
         if template is not None:
             raise InputError(
                 "template is for a model of natural language inference; this one reads the names "
                 "of labels alone. Remove it."
             )
-        names = check_asked(labels)
+        names = check_labels(labels)
         return dataclasses.replace(self, labels=names, thresholds=(self.threshold,) * len(names))
 
 

@@ -108,17 +108,18 @@ class QuestionLabelling(Labelling):
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
         name = "" if is_missing(name := row.cells.get("id")) else str(name)
-        return Example((question, context), answers, row.place, id=name)
+        return Example((question, context), answers, row.source_line, id=name)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
         """Refuse ids that occur twice."""
-        places: dict[str, str] = {}
+        first_lines: dict[str, str] = {}
         for example in examples:
-            if example.id and places.setdefault(example.id, example.place) != example.place:
+            line = example.source_line
+            if example.id and first_lines.setdefault(example.id, line) != line:
                 raise InputError(
-                    f"{example.place} has the id {example.id!r} of {places[example.id]}. Give "
-                    "each question an id of its own, or remove the column id."
+                    f"{line} has the id {example.id!r} of {first_lines[example.id]}. Give each "
+                    "question an id of its own, or remove the column id."
                 )
         return examples
 

@@ -4,7 +4,7 @@ Each character is tokenized separately. Long texts are read in overlapping windo
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -159,7 +159,7 @@ class SpansObjective(TrainingObjective):
     """GlobalPointer's multi-label cross-entropy."""
 
     model_name: ClassVar[str] = "RoFormerForSpanExtraction"
-    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+    refused_settings = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
     )
     losses = staticmethod(span_losses)

@@ -9,9 +9,8 @@ from typing import ClassVar, TypeAlias
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
-from roformer_tf.tasks import metrics
+from roformer_tf.tasks import metrics, scoring
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
@@ -28,7 +27,7 @@ USUAL_ENTITIES = Message(
 BEFORE = 60
 
 
-class EntityMetrics(Metrics):
+class EntityMetrics(scoring.Metrics):
     """F1, precision and recall of whole entities, macro F1 over their types.
 
     A bootstrap draws texts: the entities of a text are not independent.
@@ -69,7 +68,7 @@ class EntityMetrics(Metrics):
     def in_characters(self, example: Example, label: Label) -> list[Span]:
         """The entities of a label, in characters of the example's text."""
 
-    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+    def describe(self, example: Example, prediction: Prediction) -> scoring.JsonObject:
         """A text from shortly before its first mistake, with true and predicted entities."""
         text = example.texts[0]
         gold, predicted = (
@@ -77,20 +76,14 @@ class EntityMetrics(Metrics):
         )
         first = min((start for _, start, _ in {*gold} ^ {*predicted}), default=0)
         begin = max(0, first - BEFORE)
-        shown = range(begin, min(begin + CHARACTERS, len(text)))
+        shown = range(begin, min(begin + scoring.CHARACTERS, len(text)))
         return {"gold": marked(text, gold, shown), "predicted": marked(text, predicted, shown)}
 
 
 class TaggingMetrics(EntityMetrics):
     """The same and the accuracy of units; or, if tags mark no entities, accuracy and macro F1."""
 
-    all: ClassVar[tuple[Metric, ...]] = (
-        metrics.F1,
-        metrics.PRECISION,
-        metrics.RECALL,
-        metrics.ACCURACY,
-        metrics.MACRO_F1,
-    )
+    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, metrics.ACCURACY, metrics.MACRO_F1)
     has_probabilities: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
@@ -128,7 +121,7 @@ class TaggingMetrics(EntityMetrics):
         # "B-LOC" alone is an entity of the type LOC.
         return tuple(sorted({kind for label in labels for kind, _, _ in spans([label])}))
 
-    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> scoring.NamedPredictions:
         """The entities of the training set, the longest first, from left to right."""
         numbers = self.task.label_numbers
         # The baseline is certain of every label: probability 1.
@@ -138,9 +131,7 @@ class TaggingMetrics(EntityMetrics):
             for labels in known_entities(training, test)
         ]
 
-    def probabilities(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
+    def probabilities(self, examples: Examples, predictions: Predictions) -> scoring.Probabilities:
         """Of each unit's predicted label."""
         pairs = zip(examples, predictions, strict=True)
         right = [_agree(example.label, prediction.label) for example, prediction in pairs]
@@ -172,12 +163,7 @@ def predicted_scores(task: TaskSettings, prediction: Prediction) -> np.ndarray:
 class SpanMetrics(EntityMetrics):
     """Figures of entities that may overlap."""
 
-    all: ClassVar[tuple[Metric, ...]] = (
-        metrics.F1,
-        metrics.PRECISION,
-        metrics.RECALL,
-        metrics.MACRO_F1,
-    )
+    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, metrics.MACRO_F1)
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """F1 and recall need an entity, macro F1 one of every label."""
@@ -191,7 +177,7 @@ class SpanMetrics(EntityMetrics):
         """Each entity."""
         return set(label)
 
-    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> scoring.NamedPredictions:
         """Strings that are an entity at most of their occurrences in the training set."""
         labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in training:

@@ -66,8 +66,8 @@ def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[
 
 def character_spans(text: str, units: Sequence[str], tags: Sequence[str]) -> list[Span]:
     """The entities that tags mark, in characters of the text."""
-    places = offsets(text, units)
-    return [(kind, places[first][0], places[end - 1][1]) for kind, first, end in spans(tags)]
+    bounds = offsets(text, units)
+    return [(kind, bounds[first][0], bounds[end - 1][1]) for kind, first, end in spans(tags)]
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
@@ -99,12 +99,12 @@ def marked(text: str, spans: list[Span], shown: range) -> Marked:
 
 def offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
     """The (start, end) of each unit in the text; only white space is between them."""
-    places, end = [], 0
+    bounds, end = [], 0
     for unit in units:
         start = text.index(unit, end)
         end = start + len(unit)
-        places.append((start, end))
-    return places
+        bounds.append((start, end))
+    return bounds
 
 
 def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
@@ -130,7 +130,7 @@ def broken(labels: Sequence[str], examples: Sequence[Example], scheme: Scheme) -
     numbers = {label: number for number, label in enumerate(labels)}
     paths = [np.array([numbers[label] for label in x.label], np.int64) for x in examples]
     return [
-        f"{_described(example.label, mistake)} in {example.place}"
+        f"{_described(example.label, mistake)} in {example.source_line}"
         for example, mistake in zip(examples, map(chain.first_illegal, paths), strict=True)
         if mistake is not None
     ]

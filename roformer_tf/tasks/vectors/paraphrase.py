@@ -41,8 +41,8 @@ class ParaphraseLabelling(RetrievalLabelling):
         for example in examples:
             if not isinstance(example.label, int | None):
                 raise InputError(
-                    f"{example.place}: the texts have the label {example.label}, but texts that "
-                    "mean the same need none. Give pairs that do, without a column of labels."
+                    f"{example.source_line}: the texts have the label {example.label}, but texts "
+                    "that mean the same need none. Give pairs that do, without a column of labels."
                 )
             # Of equal texts the first one is kept: in reverse order it overwrites the others.
             different = {text_key([text]): text for text in reversed(example.texts)}

@@ -23,6 +23,7 @@ from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.scoring import JsonObject, shortened
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts, query_figures
 from roformer_tf.tasks.vectors.sentence_vectors import (
+    NearAndFar,
     SentenceVectors,
     VectorDecoding,
     VectorLabelling,
@@ -169,9 +170,7 @@ class RetrievalMetrics(VectorMetrics):
         shown = [self.shown(number, examples, predictions) for number in some]
         return super().details(examples, predictions) | {"neighbours": shown}
 
-    def near_and_far(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[list[float], list[float]]:
+    def near_and_far(self, examples: Examples, predictions: Predictions) -> NearAndFar:
         """Far is a random other text for each example; NaN means that there is none."""
         far = [prediction.label.other for prediction in predictions]
         near = [float(prediction.scores[0]) for prediction in predictions]

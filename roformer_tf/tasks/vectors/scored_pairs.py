@@ -26,6 +26,7 @@ from roformer_tf.tasks.vectors.retrieval import Retrieval, RetrievalMetrics
 from roformer_tf.tasks.vectors.sentence_vectors import (
     Data,
     Loss,
+    NearAndFar,
     SentenceVectors,
     VectorDecoding,
     VectorLabelling,
@@ -147,12 +148,7 @@ class ScoredMetrics(VectorMetrics):
     """Correlations of scores and cosines; of 0 and 1 also ROC AUC and accuracy."""
 
     task: "ScoredPairs"
-    all: ClassVar[tuple[Metric, ...]] = (
-        metrics.ROC_AUC,
-        metrics.ACCURACY,
-        metrics.SPEARMAN,
-        metrics.PEARSON,
-    )
+    all = (metrics.ROC_AUC, metrics.ACCURACY, metrics.SPEARMAN, metrics.PEARSON)
 
     def usable(self) -> tuple[Metric, ...]:
         """ROC AUC and accuracy need exactly two scores."""
@@ -197,9 +193,7 @@ class ScoredMetrics(VectorMetrics):
             {"sureness": float(distance[i])} | self.shown(i, examples, predictions) for i in order
         ]
 
-    def near_and_far(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[list[float], list[float]]:
+    def near_and_far(self, examples: Examples, predictions: Predictions) -> NearAndFar:
         """Near pairs have a score above the middle, or above the median of many scores."""
         cosines = [float(prediction.scores[0]) for prediction in predictions]
         gold = np.array([example.label for example in examples], np.float64)

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 # third that does not; single texts.
 Data = Literal["scores", "pairs", "triples", "texts"]
 Loss = Literal["softmax", "cosent", "classifier"]
+# Cosines of texts that should be near, and of other texts.
+NearAndFar: TypeAlias = tuple[list[float], list[float]]
 
 # The label of texts that belong together.
 BELONGS = "belongs"
@@ -64,7 +66,7 @@ class VectorLabelling(Labelling):
         if len(group) == 3 and not all(group):
             raise BadCellError(f"has no text in {texts[group.index(())]!r}")
         matching = len(group[1]) if len(group) == 3 else len([*chain(*group)]) - 1
-        return Example(tuple(chain(*group)), matching, row.place)
+        return Example(tuple(chain(*group)), matching, row.source_line)
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
@@ -220,9 +222,7 @@ class VectorMetrics(Metrics):
 
     sureness_kind: ClassVar[Any] = "distance"
 
-    def near_and_far(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[list[float], list[float]]:
+    def near_and_far(self, examples: Examples, predictions: Predictions) -> NearAndFar:
         """Cosines of texts that should be near, and of other texts."""
         raise NotImplementedError
 
@@ -282,14 +282,15 @@ def data_of(examples: Examples) -> Data:
 
 def _check_label(example: Example) -> None:
     """Raise InputError for a label that does not suit the number of texts."""
-    count, label = len(example.texts), example.label
-    wanted, fits = {
-        1: ("scores are of pairs: give none, or two columns of texts", label is None),
-        2: ("it is a number: how near the two are", label not in ("B", "C")),
-        3: ("it is B or C, the one nearer to A, or none if B is", not isinstance(label, float)),
-    }[count]
-    if not fits:
-        raise InputError(f"{example.place}: {count} texts have the label {label}, but {wanted}.")
+    count, label, problem = len(example.texts), example.label, ""
+    if count == 1 and label is not None:
+        problem = "of one text; scores are of pairs: give none, or two columns of texts"
+    if count == 2 and label in ("B", "C"):
+        problem = "of two texts; it is a number: how near the two are"
+    if count == 3 and isinstance(label, float):
+        problem = "of three texts; it is B or C, the one nearer to A, or none if B is"
+    if problem:
+        raise InputError(f"{example.source_line} has the label {label} {problem}.")
 
 
 def _of_group(example: Example) -> list[Example]:

@@ -425,7 +425,10 @@ def test_mistakes_show_the_gold_label_and_the_prediction(counted_run, written_re
     wrong.sort(key=lambda pair: -pair[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (item.place, f"· true label: {item.label} · prediction: {label} · confidence {score:.1%}")
+        (
+            item.source_line,
+            f"· true label: {item.label} · prediction: {label} · confidence {score:.1%}",
+        )
         for score, item, label in wrong[:MISTAKES]
     ]
 
