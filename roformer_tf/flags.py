@@ -288,9 +288,7 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     root: Any = yaml.compose(text)
     keys = [_dashed(key.value) for key, _ in root.value] if values else []
     if repeated := [key for key in keys if keys.count(key) > 1]:
-        message = Message(
-            "{path} has the key {key!r} twice. Remove one of them.", path=path, key=repeated[0]
-        )
+        message = Message("{path} has two keys {key!r}. Remove one.", path=path, key=repeated[0])
         raise InputError(message)
     known = flag_types(settings)
     typed: dict[str, list[str]] = {}

@@ -48,7 +48,7 @@ def test_an_unknown_key_is_reported_with_the_nearest_and_all_known_keys(tmp_path
 def test_a_repeated_key_is_reported(second, tmp_path):
     path = tmp_path / "recipe.yaml"
     path.write_text(f"mask-rate: 0.2\nseed: 1\n{second}: 0.3\n", encoding="utf-8")
-    with pytest.raises(InputError, match=r"recipe\.yaml has the key 'mask-rate' twice\. Remove"):
+    with pytest.raises(InputError, match=r"recipe\.yaml has two keys 'mask-rate'\. Remove"):
         yaml_values(path, cli.load_settings("pretrain"))
 
 

@@ -75,12 +75,11 @@ class Search:
 
     def with_teacher(self) -> "Search":
         """The same with the teacher's predictions of all examples; see `teacher_predictions`."""
-        sets = self.sets
-        labelled = [*sets.train, *sets.valid, *sets.test]
+        labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
         # Folds may have examples of their own: in reranking, a query has other documents there.
-        labelled += [example for fold in sets.folds for part in fold for example in part]
+        labelled += [example for fold in self.sets.folds for part in fold for example in part]
         labelled = list({id(example): example for example in labelled}.values())
-        examples = [*labelled, *sets.unlabelled]
+        examples = [*labelled, *self.sets.unlabelled]
         predictions = teacher_predictions(self.config, self.task, examples)
         # Training data have labels, even where these do not count.
         unlabelled = [
@@ -90,7 +89,7 @@ class Search:
         known = zip([*labelled, *unlabelled], predictions, strict=True)
         return dataclasses.replace(
             self,
-            sets=dataclasses.replace(sets, unlabelled=unlabelled),
+            sets=dataclasses.replace(self.sets, unlabelled=unlabelled),
             taught={id(example): x for example, x in known if x is not None},
         )
 

@@ -100,7 +100,7 @@ def find_layout(
     table = columns.open(path, named)
     sample = sample_of(table)
     if is_optional:
-        return _optional_layout(sample, columns, chosen, tasks)
+        return _optional_layout(sample, columns, chosen)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
@@ -109,7 +109,7 @@ def find_layout(
     for candidate in [chosen] if chosen else tasks.values():
         names = candidate.labelling.column_names
         if names and (chosen or {*names} <= {*map(folded, table.columns)}):
-            return _named_layout(sample, columns, candidate, tasks)
+            return _named_layout(sample, columns, candidate)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
@@ -144,14 +144,13 @@ def _labels_layout(
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, separator)
     selection = (texts, text_note), (label, label_note)
-    return _table_layout(sample, columns, selected, tasks, *selection, why, spellings)
+    return _table_layout(sample, columns, selected, *selection, why, spellings)
 
 
 def _table_layout(
     sample: TableSample,
     columns: ColumnsConfig,
     task: Any,
-    tasks: Iterable[str],
     texts: tuple[tuple[str, ...], str],
     label: tuple[str | None, str],
     why: str = "",
@@ -161,7 +160,12 @@ def _table_layout(
 
     Raises InputError for another number of texts than the task takes.
     """
-    _check_texts(sample.table.path, task, texts[0], tasks)
+    if len(texts[0]) not in task.labelling.text_counts:
+        wanted = " or ".join(map(str, task.labelling.text_counts))
+        raise InputError(
+            f"{sample.table.path}: text columns of the task {task.name}: {wanted}, not "
+            f"{len(texts[0])} ({', '.join(texts[0])}). Give other --text-columns or another --task."
+        )
     named = Message("task {task}", task=task.name)
     if why:
         named = Message("task {task} (a guess: {why})", task=task.name, why=why)
@@ -206,17 +210,15 @@ def _units_or_entities_layout(
                 "Its tags are numbers without names, which mark no entities: replace them by "
                 "B-LOC, I-LOC, O or similar tags if they do."
             )
-    return _table_layout(sample, columns, kind, tasks, ((text,), ""), (label, ""), more=more)
+    return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
 
 
-def _named_layout(
-    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
-) -> Layout:
+def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
     """The layout of a table for a task whose columns have fixed names, or those of the user."""
     *usual, label = task.labelling.column_names
     texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
     label = find_column(sample.table, columns.label_column or label)
-    return _table_layout(sample, columns, task, tasks, (texts, ""), (label, ""))
+    return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 
 
 def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
@@ -237,13 +239,11 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
     )
 
 
-def _optional_layout(
-    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
-) -> Layout:
+def _optional_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
     """The layout of a table for a task whose files may have texts alone."""
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    return _table_layout(sample, columns, task, tasks, (texts, text_note), (label, ""))
+    return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
 def _guess_task(
@@ -258,18 +258,6 @@ def _guess_task(
         f"{labels.distinct:,} different values in {len(labels.labels):,} rows. {sample.shown()} "
         "Give --task, or another --text-columns and --label-column."
     )
-
-
-def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Iterable[str]) -> None:
-    """Raise InputError unless the task has as many texts as there are text columns."""
-    if len(texts) not in task.labelling.text_counts:
-        wanted = " or ".join(map(str, task.labelling.text_counts))
-        number = "1 column" if wanted == "1" else f"{wanted} columns"
-        raise InputError(
-            f"{path}: the task {task.name} takes {number} of text, not {len(texts)}: "
-            f"{', '.join(texts)}. Give other --text-columns, or as --task one of "
-            f"{', '.join(tasks)}."
-        )
 
 
 # The report for the user

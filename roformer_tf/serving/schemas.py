@@ -243,9 +243,7 @@ class SearchResult(BaseModel):
     """A document of the index."""
 
     document: str
-    score: float = Field(
-        description="The higher, the better. After the reranked documents: that of the search."
-    )
+    score: float = Field(description="The higher, the better. Of those not reranked: the search's.")
     id: str | None = Field(None, description="Of documents that have one.")
 
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from roformer_tf.checkpoints.archives import MODULES
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.sentence_transformers import MODULES, save_modules
+from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings

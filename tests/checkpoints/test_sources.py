@@ -313,7 +313,9 @@ def test_foreign_tensors_are_refused_or_ignored(unpacked, read, caplog):
     folder = unpacked("hf_word")
     expected = read(folder)
     change_tensors(folder, {f"strange.{i}.weight": np.zeros(3, "float32") for i in range(12)})
-    with pytest.raises(InputError, match=r"12 tensors that no .*strange\.7\.weight and 2 more"):
+    with pytest.raises(
+        InputError, match=r"tensors that no .* \(12\): .*strange\.7\.weight and 2 more"
+    ):
         read(folder)
     assert not caplog.records
     checkpoint = read(folder, ignore_unknown=True)

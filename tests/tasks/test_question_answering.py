@@ -166,7 +166,7 @@ def test_column_names_can_be_passed(tmp_path):
     assert example.texts == ("谁", CONTEXT)
     with pytest.raises(InputError, match="no column 'question'"):
         read(path, "question-answering")
-    with pytest.raises(InputError, match="takes 2 columns of text, not 1: q"):
+    with pytest.raises(InputError, match=r"columns of the task question-answering: 2, not 1 \(q\)"):
         read(path, "question-answering", text_columns=("q",), label_column="a")
 
 
