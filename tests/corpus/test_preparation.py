@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.corpus import preparation
+from roformer_tf.corpus import deduplication, manifests, preparation
 from roformer_tf.corpus.documents import without_repeated_lines
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
@@ -245,7 +245,7 @@ def test_a_part_with_a_damaged_shard_is_repeated(configure, monkeypatch, damage)
     want = content(prepare(configure()))
     shutil.rmtree(configure().output)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, "make_manifest", stop)
+        patch.setattr(manifests, "make_manifest", stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(configure())
     folder = preparation.Path(configure().output)
@@ -669,8 +669,10 @@ def test_near_duplicates_of_held_out_documents_are_not_in_training(configure, tm
     assert splits["train"]["documents"] == 7 - rest + (not first)
 
 
-@pytest.mark.parametrize("stopped", ["_built_tokenizer", "make_manifest"])
-def test_the_search_for_duplicates_is_not_repeated(configure, web, monkeypatch, stopped):
+@pytest.mark.parametrize(
+    ("module", "stopped"), [(preparation, "_built_tokenizer"), (manifests, "make_manifest")]
+)
+def test_the_search_for_duplicates_is_not_repeated(configure, web, monkeypatch, module, stopped):
     def stop(*_):
         raise KeyboardInterrupt
 
@@ -678,10 +680,10 @@ def test_the_search_for_duplicates_is_not_repeated(configure, web, monkeypatch, 
     want = content(prepare(configure(**settings)))
     shutil.rmtree(configure().output)
     with monkeypatch.context() as patch:
-        patch.setattr(preparation, stopped, stop)
+        patch.setattr(module, stopped, stop)
         with pytest.raises(KeyboardInterrupt):
             prepare(configure(**settings))
-    monkeypatch.setattr(preparation, "find_exact", None)  # a second search would fail
+    monkeypatch.setattr(deduplication, "find_exact", None)  # a second search would fail
     assert content(prepare(configure(**settings))) == want
 
 

@@ -112,7 +112,7 @@ def test_unknown_tensors_are_refused_or_ignored(released, tmp_path):
     model.save_pretrained(tmp_path)
     path = tmp_path / "model.safetensors"
     save_file(load_file(path) | {"strange.weight": np.zeros(3)}, path)
-    with pytest.raises(InputError, match=r"1 tensors that no .* has: strange\.weight"):
+    with pytest.raises(InputError, match=r"tensors that no .* has \(1\): strange\.weight"):
         RoFormerForMaskedLM.from_pretrained(tmp_path)
     again = RoFormerForMaskedLM.from_pretrained(tmp_path, ignore_unknown=True)
     for name, array in weights(model).items():
