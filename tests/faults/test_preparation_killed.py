@@ -88,7 +88,7 @@ def content(folder):
 
 def wait_until(condition, process):
     """Poll until a condition holds while the process runs."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not condition():
         assert process.poll() is None, f"the process ended too soon: {process.communicate()[1]}"
         assert time.monotonic() < deadline
@@ -152,7 +152,7 @@ def test_the_workers_of_a_killed_preparation_end_too(start, uninterrupted, tmp_p
     assert len(children) >= 2
     process.kill()  # only the main process
     process.communicate()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while any(is_running(child) for child in children):
         assert time.monotonic() < deadline
         time.sleep(0.01)
