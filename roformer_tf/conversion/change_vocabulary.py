@@ -122,9 +122,8 @@ def keep_tokens(
 def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
-    return Changed(
-        keep_tokens(checkpoint, ids), RoFormerTokenizer(vocabulary, "char", tokenizer.lower_case)
-    )
+    smaller = RoFormerTokenizer(vocabulary, "char", tokenizer.lower_case, tokenizer.units)
+    return Changed(keep_tokens(checkpoint, ids), smaller)
 
 
 def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable[str]) -> Changed:
@@ -148,7 +147,8 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
             )
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
-    larger = RoFormerTokenizer(vocabulary, tokenizer.tokenization, tokenizer.lower_case)
+    kind = tokenizer.tokenization, tokenizer.lower_case, tokenizer.units
+    larger = RoFormerTokenizer(vocabulary, *kind)
     return Changed(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,

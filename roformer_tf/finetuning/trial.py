@@ -353,6 +353,5 @@ def fingerprint(trial: Trial, task: Task, tokenizer: RoFormerTokenizer) -> str:
             digest.update(content.encode(errors="backslashreplace"))
         digest.update(b"|")
     if trial.config.loss.teacher == COLUMNS:  # a model may compute other last digits elsewhere
-        for logits in trial.soft_targets:
-            digest.update(logits.tobytes())
+        digest.update(np.array(trial.soft_targets).tobytes())
     return digest.hexdigest()

@@ -119,6 +119,14 @@ def with_rows(checkpoint, rows):
 # --- Vocabularies that get larger --------------------------------------------------------------
 
 
+@pytest.mark.parametrize("units", ["characters", "words"])
+def test_the_units_of_a_tagger_are_kept(units, opened_with_tokenizer):
+    checkpoint, tokenizer = opened_with_tokenizer("char")
+    tokenizer = tokenizer.with_units(units)
+    assert simplify(checkpoint, tokenizer).tokenizer.units == units
+    assert extend(checkpoint, tokenizer, ["中a"]).tokenizer.units == units
+
+
 @pytest.mark.parametrize("name", ["word", "char", "v2_char"])
 def test_a_new_word_is_the_mean_of_its_tokens(name, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)

@@ -19,9 +19,11 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.regression import Regression
 from tests.engines.test_network import FAMILIES, config_of, with_random_weights
 from tests.export.test_export_card import code_of
 from tests.support.finetuned import load_finetuned
+from tests.support.random_model import save_random_models
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
@@ -183,6 +185,14 @@ def test_logits_of_a_regression_equal_its_predictions(to, finetuned, tmp_path):
     want = [x["score"] for x in roformer_tf.load(finetuned("regression"))(TEXTS)]
     np.testing.assert_allclose(logits[:, 0], want, rtol=0, atol=1e-5)
     assert not (tmp_path / "out" / "model.onnx").exists() or to == "onnx"
+
+
+def test_a_regression_of_large_labels_is_exported(tmp_path):
+    """In their units, rounding is far above the bound for logits."""
+    task = Regression(mean=1e6, deviation=3e4, label_column="price", max_length=64)
+    folder = save_random_models({"regression": task}, tmp_path)["regression"]
+    export(folder, tmp_path / "out", "onnx")
+    assert (tmp_path / "out" / "model.onnx").exists()
 
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])
