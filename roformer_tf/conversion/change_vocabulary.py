@@ -147,8 +147,9 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
             )
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
-    kind = tokenizer.tokenization, tokenizer.lower_case, tokenizer.units
-    larger = RoFormerTokenizer(vocabulary, *kind)
+    larger = RoFormerTokenizer(
+        vocabulary, tokenizer.tokenization, tokenizer.lower_case, tokenizer.units
+    )
     return Changed(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,

@@ -202,8 +202,8 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
         allowed = allowed * max(1.0, scale.scale) + 2e-7 * abs(scale.offset)
     if not difference <= allowed:  # also for NaN
         raise DifferenceError(
-            f"{name} differ from the model's by {difference:.1e}; {allowed:.0e} is "
-            "allowed. Nothing was written."
+            f"{name} differ from the model's by {difference:.1e}; {allowed:.0e} is allowed. "
+            "Nothing was written."
         )
     say(
         "{name} differ from ours by at most {difference:.1e} at lengths {lengths}.",

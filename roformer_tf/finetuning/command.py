@@ -17,7 +17,6 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -97,12 +96,18 @@ def finetune(
     run's folder, which are written first.
     """
     with locked(config.output), stored(files, Path(config.output)):
-        _finetune(config, adapt)
+        try:
+            _finetune(config, adapt)
+        except DivergedError as error:
+            raise DivergedError(
+                f"training stopped: {error} Start again under another --output with a lower "
+                "--learning-rate or a longer --warmup."
+            ) from None
 
 
-def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
-    output = Path(config.output)
-    config = settle_auto(settle_precision(config))
+def _finetune(original: FinetuneConfig, adapt: Adapt) -> None:
+    output = Path(original.output)
+    config = settle_auto(settle_precision(original))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
@@ -142,18 +147,16 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     write_settings(config)
     if config.adapt != "no":
         search = adapted_search(search, type(task), adapt)
-    try:
-        search = with_method(search, partial(split_sets, config, layout))
-        write_settings(search.config)
-        results = Results(search, search.run())
-        if config.compare_without_teacher:
-            untaught = search.without_teacher()
-            results = Results(search, results.trials, Results(untaught, untaught.run()))
-    except DivergedError as error:
-        raise DivergedError(
-            f"training stopped: {error} Start again under another --output with a lower "
-            "--learning-rate or a longer --warmup."
-        ) from None
+    search = with_method(search)
+    write_settings(search.config)
+    if config.method == "auto" and search.config.method == "full" and not config.valid:
+        # Now the examples are split, first of all, as when the command is repeated.
+        _finetune(dataclasses.replace(original, method="full"), adapt)
+        return
+    results = Results(search, search.run())
+    if config.compare_without_teacher:
+        untaught = search.without_teacher()
+        results = Results(search, results.trials, Results(untaught, untaught.run()))
     _write_results(search.config, results)
 
 

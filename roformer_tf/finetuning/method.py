@@ -4,7 +4,7 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 """
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
@@ -17,7 +17,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
-    from roformer_tf.finetuning.search import Search, Sets
+    from roformer_tf.finetuning.search import Search
 
 METHOD = "method.json"
 # With more examples of a label, "auto" trains all weights.
@@ -68,11 +68,10 @@ def settle_method(
     return config
 
 
-def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
+def with_method(search: "Search") -> "Search":
     """The trainings by the method of the settings; for "auto" by the better one.
 
-    split: splits validation and test set off, where "auto" chooses "full". Its figures are kept in
-    the run's folder, so that a repeated run has the same method.
+    The figures that were compared are kept in the run's folder, for the report of a repeated run.
     """
     config, path = search.config, search.output / METHOD
     if config.method == "vectors" and (
@@ -96,13 +95,10 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
         say("no row is split off: without --test, the figures are those of a cross-validation")
     method = known | {"name": name, "cross_validated": is_cross_validated}
     chosen = dataclasses.replace(_of_method(search, name), method=method)
-    # With the prefix, a training that was compared is not repeated. One on other sets, or after no
-    # comparison, is in the run's folder.
-    if name == "full" and not config.valid:
-        # A repeated run has split the examples already.
-        sets = search.sets if search.sets.valid else split(search.sets)
-        return dataclasses.replace(chosen, sets=sets, prefix="")
-    return chosen if known else dataclasses.replace(chosen, prefix="")
+    # By its prefix a training that was compared is known, and not repeated. Without --valid, those
+    # of all weights were compared on other sets.
+    is_known = known and (name == "vectors" or config.valid)
+    return chosen if is_known else dataclasses.replace(chosen, prefix="")
 
 
 def _compared(search: "Search") -> dict[str, Any]:

@@ -189,8 +189,8 @@ class Search:
         if self.config.method == "vectors":
             parts = cross_validation(train, self.task, self.config.seed)
         # Without a validation set, each fold is validated by a head that was fitted to the others.
-        validation_folds = [] if valid else parts
-        valid = valid or [example for _, fold in validation_folds for example in fold]
+        valid_folds = [] if valid else parts
+        valid = valid or [example for _, fold in valid_folds for example in fold]
         source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
@@ -204,14 +204,14 @@ class Search:
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
-            fit_tfidf=partial(self._tfidf, train, valid, validation_folds),
+            fit_tfidf=partial(self._tfidf, train, valid, valid_folds),
             folds=parts,
-            cross_validated=bool(validation_folds),
+            cross_validated=bool(valid_folds),
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
 
     def _tfidf(
-        self, train: list[Example], valid: list[Example], validation_folds: Folds
+        self, train: list[Example], valid: list[Example], folds: Folds
     ) -> FittedTfIdf | None:
         """TF-IDF to combine a model with; None if that is not wanted, or for "auto" fails."""
         wanted = self.config.lexical_features
@@ -220,9 +220,7 @@ class Search:
             return None
         if id(train) not in self.fitted:
             try:
-                self.fitted[id(train)] = fit_tfidf(
-                    self.task, train, valid, self.metric, validation_folds
-                )
+                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric, folds)
             except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
                 if wanted == "yes":
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error

@@ -168,10 +168,12 @@ def load(
     with open_model(source, engine, precision) as opened:
         if opened.is_finetuned:
             return _of_task(opened, batch_size, top)
-        if not opened.has_embedding_file and opened.is_masked_lm:
+        if opened.has_embedding_file:
+            return _of_vectors(embedder_from(opened, VectorSettings()), batch_size)
+        if opened.is_masked_lm:
             return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)
         embedder = embedder_from(opened, VectorSettings())
-        if not opened.has_embedding_file and embedder.config.pooling == "mean":
+        if embedder.config.pooling == "mean":
             is_lm = opened.scores_vocabulary
             kind = "a causal language model" if is_lm else "an encoder without a head"
             logger.warning(

@@ -282,7 +282,8 @@ def find_several_texts(
 
 def _positives(table: Table) -> list[tuple[str, ...]]:
     """Columns with well-known names of matching texts, such as query and document."""
-    return next(filter(None, (_columns_called(names, table.columns) for names in POSITIVES)), [])
+    groups = (_columns_called(names, table.columns) for names in POSITIVES)
+    return next((group for group in groups if group), [])
 
 
 def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:

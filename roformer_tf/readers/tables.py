@@ -237,8 +237,7 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
     if len(cells) != len(columns):
         what = "line break" if len(cells) < len(columns) else "delimiter"
         what = "is a name in the header empty?" if pad else f"is there a {what} in a text?"
-        many = "1 column" if len(cells) == 1 else f"{len(cells)} columns"
-        return Row(source_line, {}, f"has {many}, the first line {len(columns)} ({what})")
+        return Row(source_line, {}, f"has {len(cells)} instead of {len(columns)} columns ({what})")
     return Row(source_line, dict(zip(columns, cells, strict=True)))
 
 

@@ -117,9 +117,9 @@ def search(config: SearchConfig) -> None:
     check_output(config.output, config.documents, *config.queries)
     if config.index is not None and (config.documents is not None or config.delete):
         check_writable(config.index)
-        if config.delete:
-            _delete(config.index, config.delete)
     if config.model is None:
+        assert config.index is not None  # of --delete
+        _delete(config.index, config.delete)
         return
     vectors, reranker = config.vectors, None
     if config.rerank is not None:
@@ -134,6 +134,8 @@ def search(config: SearchConfig) -> None:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
         report(Message("{report}.", report=embedder.described))
+        if config.delete:  # after the model and the queries, which may be wrong
+            _delete(folder, config.delete)
         if config.documents is not None:
             _add(config, folder, embedder, config.documents)
         if not config.queries:

@@ -174,11 +174,6 @@ class AskedRequest(TextsRequest[Text]):
     template: Text | None = Field(None, description="A sentence about a label, which is {} in it.")
 
 
-def _as_id(value: Any) -> Any:
-    """A whole number as a text, as in a file of documents."""
-    return str(value) if type(value) is int else value
-
-
 class IndexedDocument(BaseModel):
     """A document; other keys than `id` and `text` are metadata: texts, numbers, true or false."""
 

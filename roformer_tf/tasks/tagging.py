@@ -96,13 +96,13 @@ class TaggingLabelling(UnitLabelling):
     def notes(self, training: Examples) -> list[str]:
         """How many sentences break the scheme, or why predictions follow none; or no entities."""
         labels = self.task.labels
-        if not schemes.schemes(labels):
+        if not schemes.schemes_of(labels):
             # Such as B_LOC, LOC-B or b-loc next to O; "o" alone may be a part of speech.
             seem_marked = {"o", "O"} & {*labels} and any(re.search("[-_]", x) for x in labels)
             note = "the tags mark no entities: write them as B-LOC, I-LOC and O"
             return [note] if seem_marked else []
         # Without a scheme, the loosest one that has such tags explains why.
-        scheme = self.task.scheme or schemes.schemes(labels)[-1]
+        scheme = self.task.scheme or schemes.schemes_of(labels)[-1]
         mistakes = schemes.broken(labels, training, scheme)
         if not mistakes:
             return []

@@ -122,7 +122,7 @@ def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
     for path, content in files.items():
         if path.exists() and path.read_text(encoding="utf-8") == content:
             continue
-        if (output / SETTINGS).exists():
+        if settings_to_continue(output):
             raise InputError(
                 f"{output} holds a run on other examples than these: {path} differs. Give the "
                 "same ones to continue it, or another --output to start anew."

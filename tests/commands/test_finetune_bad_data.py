@@ -155,7 +155,7 @@ def test_line_breaks_and_long_texts_are_read_and_bad_rows_are_skipped(
     for place, problem in [
         ("23,26", "has no label"),
         ("24", "has an empty text in '评论内容'"),
-        ("25", "has 3 columns, the first line 2"),
+        ("25", "has 3 instead of 2 columns"),
     ]:
         assert f"{path}:{place} {problem}" in actual
         assert f"  {path}:{place} {problem}" in err

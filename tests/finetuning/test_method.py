@@ -16,6 +16,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import RECIPES
 from roformer_tf.finetuning import frozen
+from roformer_tf.finetuning import method as method_module
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.search import Search, Sets
@@ -126,10 +127,10 @@ def test_the_head_has_a_maximum_number_of_labels():
 
 def test_too_many_labels_require_full_training(tmp_path):
     search = fake_search(tmp_path, 0.0, hidden_size=4)
-    assert with_method(search, lambda sets: sets).method["name"] == "full"
+    assert with_method(search).method["name"] == "full"
     config = replace(search.config, method="vectors", output=str(tmp_path / "other"))
     with pytest.raises(InputError, match="--method vectors: a head of 4 units stores at most 2"):
-        with_method(replace(search, config=config), lambda sets: sets)
+        with_method(replace(search, config=config))
 
 
 @pytest.mark.parametrize(
@@ -199,12 +200,11 @@ def fake_search(tmp_path, full, per_label=16, valid_examples=(), hidden_size=64,
 
 @pytest.mark.parametrize("full", [0.5, 0.75, 1.0])
 def test_the_better_method_in_cross_validation_is_chosen(full, tmp_path):
-    search, split = fake_search(tmp_path, full), Sets([], examples_of(1), [], [])
-    chosen = with_method(search, lambda sets: split)
+    search = fake_search(tmp_path, full)
+    chosen = with_method(search)
     name = "full" if full > 0.75 else "vectors"
     assert chosen.config.method == name == chosen.method["name"]
     assert chosen.method["compared"] == pytest.approx({"vectors": 0.75, "full": full}, abs=0.06)
-    assert (chosen.sets is split) == (name == "full")
     assert chosen.method["cross_validated"] == (name == "vectors")
     (_, _, sets), *fold_calls = search.started
     assert sets.train == search.sets.train
@@ -216,19 +216,17 @@ def test_the_better_method_in_cross_validation_is_chosen(full, tmp_path):
         assert not {example.source_line for example in sets.test} & set(known)
     # Running the same command again does not repeat the comparison.
     search.started.clear()
-    sets = split if name == "full" else search.sets  # the sets that the command uses for it
-    settled = replace(search, sets=sets, config=replace(search.config, method=name))
-    repeated = with_method(settled, lambda sets: pytest.fail("they are split already"))
+    settled = replace(search, config=replace(search.config, method=name))
+    repeated = with_method(settled)
     assert (repeated.method, repeated.prefix, search.started) == (chosen.method, chosen.prefix, [])
-    assert repeated.sets is sets
 
 
 @pytest.mark.parametrize(("method", "pattern"), [("full", ""), ("cloze", "{label}：{text}")])
 def test_a_method_that_the_user_gives_replaces_an_earlier_choice(method, pattern, tmp_path):
-    chosen = with_method(fake_search(tmp_path, 1.0, per_label=7), lambda sets: sets)
+    chosen = with_method(fake_search(tmp_path, 1.0, per_label=7))
     assert chosen.config.method == "vectors"
     search = fake_search(tmp_path, 1.0, per_label=7, method=method, pattern=pattern)
-    again = with_method(search, lambda sets: pytest.fail("the command has split them"))
+    again = with_method(search)
     assert (again.config.method, again.method, again.prefix) == (method, {}, "")
     assert not (tmp_path / "method.json").exists()
 
@@ -236,7 +234,7 @@ def test_a_method_that_the_user_gives_replaces_an_earlier_choice(method, pattern
 def test_methods_are_compared_on_a_validation_set(tmp_path):
     valid = examples_of(4, seed=1)
     search = fake_search(tmp_path, 1.0, 16, valid, valid="valid.tsv")
-    chosen = with_method(search, lambda sets: pytest.fail("there is nothing to split"))
+    chosen = with_method(search)
     assert (chosen.config.method, chosen.prefix) == ("full", "full-")
     assert [method for method, *_ in search.started] == ["vectors", "full"]
     assert chosen.method["folds"] == 0
@@ -244,7 +242,7 @@ def test_methods_are_compared_on_a_validation_set(tmp_path):
 
 def test_very_few_examples_use_vectors_without_a_comparison(tmp_path):
     search = fake_search(tmp_path, 1.0, per_label=7)
-    chosen = with_method(search, lambda sets: sets)
+    chosen = with_method(search)
     assert (chosen.method["name"], chosen.method["fewest"], search.started) == ("vectors", 8, [])
 
 
@@ -320,6 +318,28 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     assert {key: second_report[key] for key in ("valid", "method")} == {
         key: report[key] for key in ("valid", "method")
     }
+
+
+@pytest.mark.usefixtures("eager_steps")
+def test_a_run_whose_method_was_chosen_can_be_repeated(shallow, tmp_path, monkeypatch):
+    """The order of the names is not that of the labels, which the split depends on."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
+    monkeypatch.setattr(method_module, "_compared", lambda search: {"name": "full"})
+    rows = examples_of(12)
+    rows = [x for i, x in enumerate(rows) if x.label != "丙" or i % 2]  # fewer of one label
+    lines = [f"{example.texts[0]}\t{example.label}\n" for example in rows]
+    (tmp_path / "train.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+    arguments = ["finetune", "--checkpoint", shallow, "--train", tmp_path / "train.tsv"]
+    arguments += ["--label-names", *"cab", "--output", tmp_path / "run", "--no-baseline"]
+    reports = []
+    for _ in range(2):
+        assert main([*map(str, arguments)]) == 0
+        reports.append(json.loads((tmp_path / "run" / "report.json").read_text("utf-8")))
+    first, second = reports
+    assert first["method"]["name"] == "full"
+    assert [part["name"] for part in first["data"]] == ["train", "valid", "test"]
+    for key in ("data", "valid", "test", "losses", "method"):
+        assert first[key] == second[key], key
 
 
 @pytest.mark.slow

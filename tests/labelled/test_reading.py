@@ -637,7 +637,7 @@ def test_a_single_empty_quoted_cell_is_rejected(write):
 def test_a_line_break_in_an_unquoted_tsv_gives_a_clear_error(write):
     path = write("a.tsv", 'text\tlabel\n"好"书\t1\n"zwei\nZeilen"\t0\n')
     with pytest.raises(
-        InputError, match=r"a\.tsv:3 has 1 column, the first line 2 .is there a line br"
+        InputError, match=r"a\.tsv:3 has 1 instead of 2 columns .is there a line br"
     ):
         read(path, strict=True)
 
@@ -686,8 +686,8 @@ BAD = {  # name: content, task, part of the message
     "twice.tsv": ("text\ttext\tlabel\nx\ty\t0\n", None, "two columns named 'text'"),
     "no.parquet": (b"PAR1 no", None, "no Parquet file"),
     "texts.txt": ("x\n", None, r"a \.txt file holds texts alone"),
-    "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 columns"),
-    "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 column, the first line 2"),
+    "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 instead of 2 columns"),
+    "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 instead of 2 columns"),
     "none.tsv": ("text\tlabel\n\nx\t0\ny\t\n", None, r"none\.tsv:4 has no label"),
     "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has the label 'NaN', .*numbers"),
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
@@ -782,7 +782,7 @@ BAD = {  # name: content, task, part of the message
     "wide.xlsx": (
         xlsx(("text", "label"), ("x", 0, "z"), ("y", 1, "z")),
         None,
-        r"wide\.xlsx:2 has 3 columns, the first line 2 \(is a name in the header empty\?\)",
+        r"wide\.xlsx:2 has 3 instead of 2 columns \(is a name in the header empty\?\)",
     ),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }

@@ -53,7 +53,7 @@ def test_cells_are_keyed_by_column_names_or_numbers(tmp_path, suffix, has_header
     rows = list(table.rows)[not has_header :]
     assert rows[0] == (f"{path}:2", {}, BLANK)
     assert rows[1] == (f"{path}:3", dict(zip(names, ["甲", "1"], strict=True)), "")
-    assert rows[2].problem.startswith("has 1 column, the first line 2")
+    assert rows[2].problem.startswith("has 1 instead of 2 columns")
 
 
 def read_table(path, top, **settings):
@@ -76,8 +76,8 @@ def test_unnamed_columns_get_numbers_and_empty_padding_is_ignored(tmp_path):
     columns, rows = read_table(path, Top(0, True))
     assert columns == ("a", "2.", "2")
     assert rows[0] == ["1", "x", "y"]
-    assert rows[1].startswith("has 2 columns, the first line 3 (is there a line break")
-    assert rows[2].startswith("has 4 columns, the first line 3 (is there a delimiter")
+    assert rows[1].startswith("has 2 instead of 3 columns (is there a line break")
+    assert rows[2].startswith("has 4 instead of 3 columns (is there a delimiter")
 
 
 @pytest.mark.parametrize(

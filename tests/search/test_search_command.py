@@ -322,7 +322,10 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
         "close": "关闭文件",
         "park": DOCUMENTS["park"],
     }
+    wrong = ("--model", tmp_path / "missing", "--index", index, "--queries", "文件")
+    assert run(*wrong, "--delete", "close")[0] == 2  # and deletes nothing, as the next lines show
     code, rows, err = run("--index", index, "--delete", "close")  # does not need a model
+    assert f"documents deleted from {index}: 1." in err
     assert (code, rows) == (0, [])
     _, rows, _ = run(*flags, "--queries", "文件")
     assert {row[4] for row in rows[1:]} == {"print", "open", "park"}

@@ -3,7 +3,14 @@ import json
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.training.run_files import SETTINGS, read_keys, read_metrics, read_settings, tidy
+from roformer_tf.training.run_files import (
+    SETTINGS,
+    read_keys,
+    read_metrics,
+    read_settings,
+    stored,
+    tidy,
+)
 
 LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
 
@@ -44,3 +51,18 @@ def test_temporary_files_of_a_killed_process_are_removed(folder, tmp_path):
     (tmp_path / SETTINGS).write_text("seed: 0\n")
     tidy(tmp_path)
     assert not temporary.exists()
+
+
+def test_examples_in_memory_may_change_until_the_run_has_saved_something(tmp_path):
+    path = tmp_path / "train.jsonl"
+    with stored({path: "first"}, tmp_path):
+        (tmp_path / SETTINGS).write_text("seed: 0\n")
+    with stored({path: "second"}, tmp_path):
+        assert path.read_text() == "second"
+    (tmp_path / "checkpoints").mkdir()
+    with (
+        pytest.raises(InputError, match=r"run on other examples .*train\.jsonl differs"),
+        stored({path: "third"}, tmp_path),
+    ):
+        pass
+    assert path.read_text() == "second"

@@ -113,7 +113,7 @@ def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
     "" if tags mark no entities, or if too many sentences break every scheme. In IOB1, for example,
     entities begin with I-.
     """
-    for scheme in schemes(labels):
+    for scheme in schemes_of(labels):
         if len(broken(labels, examples, scheme)) <= MAX_BROKEN * with_entities(examples):
             return scheme
     return ""
@@ -155,7 +155,7 @@ def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
     return Chain(*(np.where(allowed, 0.0, NEVER) for allowed in (~entered, steps, end)))
 
 
-def schemes(labels: Sequence[str]) -> list[Scheme]:
+def schemes_of(labels: Sequence[str]) -> list[Scheme]:
     """The schemes that have these tags, the strictest first; none for parts of speech."""
     marks = {mark for mark, _ in map(_parsed, labels)}
     typed = {"-" in label for label in labels if label != "O"}
