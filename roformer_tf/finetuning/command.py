@@ -105,9 +105,9 @@ def finetune(
             ) from None
 
 
-def _finetune(original: FinetuneConfig, adapt: Adapt) -> None:
-    output = Path(original.output)
-    config = settle_auto(settle_precision(original))
+def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
+    output = Path(config.output)
+    config = settle_auto(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
@@ -151,7 +151,7 @@ def _finetune(original: FinetuneConfig, adapt: Adapt) -> None:
     write_settings(search.config)
     if config.method == "auto" and search.config.method == "full" and not config.valid:
         # Now the examples are split, first of all, as when the command is repeated.
-        _finetune(dataclasses.replace(original, method="full"), adapt)
+        _finetune(search.config, adapt)
         return
     results = Results(search, search.run())
     if config.compare_without_teacher:

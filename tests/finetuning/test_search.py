@@ -97,6 +97,28 @@ def test_each_fold_is_held_out_once(tmp_path, monkeypatch):
     ]
 
 
+def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
+    tmp_path, monkeypatch
+):
+    fitted = []
+
+    def fit(task, train, valid, metric, held_out_folds):
+        fitted.append((train, valid, held_out_folds))
+
+    def result(trial, trainer, task, test):
+        trial.fit_tfidf()
+        return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
+
+    monkeypatch.setattr(search, "fit_tfidf", fit)
+    monkeypatch.setattr(search, "run_trial", result)
+    examples = [Example((f"文{number}",), "ab"[number % 2], "") for number in range(40)]
+    sets = Sets(examples[:20], examples[20:30], examples[30:], [])
+    Search(settings(tmp_path), sets, None, TASK, ACCURACY).run()
+    parts = folds(examples, Classification, 2, 0)
+    Search(settings(tmp_path, folds=2), Sets(examples, [], [], parts), None, TASK, ACCURACY).run()
+    assert fitted == [(examples[:20], examples[20:30], []), *((*part, []) for part in parts)]
+
+
 def test_a_teacher_predicts_for_examples_that_only_folds_have(tmp_path, monkeypatch):
     """With named labels, and in reranking, the examples of folds are not those of the whole."""
     examples = [Example((f"文{number}",), "ab"[number % 2], "") for number in range(8)]
