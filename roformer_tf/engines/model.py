@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -37,6 +38,9 @@ GROUP = 32
 # Instruction sets that multiply bytes and add in 32 bits.
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
 
+# {name: (B, T) int32} → the graph's output.
+RunGraph: TypeAlias = Callable[[Mapping[str, np.ndarray]], np.ndarray]
+
 
 @dataclass(frozen=True)
 class GraphModel:
@@ -45,7 +49,7 @@ class GraphModel:
     It is a `models.rows.Forward`.
     """
 
-    run: Callable[[Mapping[str, np.ndarray]], np.ndarray]
+    run: RunGraph
     engine: Engine
     precision: Precision
     tokens: int = TOKENS
@@ -172,7 +176,7 @@ def _openvino_file(file: Path, threads: int | None) -> GraphModel:
         results = model(standard_rows(rows))
         return _joined([results[name] for name in outputs])
 
-    return GraphModel(run, "openvino", "float32", step=OPENVINO_STEP)
+    return GraphModel(_by_one_thread(run), "openvino", "float32", step=OPENVINO_STEP)
 
 
 def _saved_model(file: Path) -> GraphModel:
@@ -267,4 +271,15 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
         # a copy, since the next call overwrites the output
         return np.array(request.infer({**inputs, **angles}, share_inputs=True)[network.output])
 
-    return GraphModel(run, "openvino", precision, step=OPENVINO_STEP)
+    return GraphModel(_by_one_thread(run), "openvino", precision, step=OPENVINO_STEP)
+
+
+def _by_one_thread(run: RunGraph) -> RunGraph:
+    """The function, for which threads wait: a request of OpenVINO raises an error while it runs."""
+    lock = Lock()
+
+    def waiting(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        with lock:
+            return run(rows)
+
+    return waiting

@@ -1,6 +1,7 @@
 """Settings of text generation, which are flags of commands. This module does not import Keras."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 
@@ -54,6 +55,9 @@ class GenerationConfig:
         if self.length_penalty is not None and self.beams == 1:
             raise InputError("length_penalty is about beam search. Give beams, too.")
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
+        # A single text would be taken for a text of each of its characters.
+        stop: Any = self.stop
+        object.__setattr__(self, "stop", (stop,) if isinstance(stop, str) else tuple(stop))
         if not all(self.stop):
             raise InputError("stop contains an empty text. Give a text such as 。.")
 

@@ -131,7 +131,6 @@ def jobs_of(
     settings = body.model_dump(include=names, exclude_unset=True, exclude_none=True)
     settings.setdefault("seed", secrets.randbelow(2**32))
     settings.setdefault("max_tokens", min(GenerationConfig.max_tokens, limits.max_text_tokens))
-    settings["stop"] = tuple(settings.get("stop", ()))
     config = GenerationConfig(**settings)  # which checks the values
     model.check_stops(config)
     several = "texts" in body.model_fields_set or config.samples > 1 or config.beams > 1

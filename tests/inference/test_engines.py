@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 
 import numpy as np
@@ -62,6 +63,14 @@ def test_predictions_of_every_task_equal_keras(name, engine, finetuned):
         np.testing.assert_allclose(got.scores, item.scores, rtol=0, atol=1e-5)
         is_number = isinstance(item.label, float)
         assert got.label == (pytest.approx(item.label, abs=1e-5) if is_number else item.label)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_threads_may_share_a_predictor(engine, finetuned):
+    predictor = roformer_tf.load(str(finetuned("classification")), engine=engine)
+    want = predictor(TEXTS)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(predictor, [TEXTS] * 40)) == [want] * 40
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -175,6 +175,13 @@ def test_a_stop_string_may_be_several_tokens_or_part_of_a_token(gpt, monkeypatch
         assert (ended.token_ids, ended.ended) == (ids[:7], True)
 
 
+def test_stop_may_be_one_text_or_a_list():
+    assert GenerationConfig(stop="结束").stop == ("结束",)
+    assert GenerationConfig(stop=["结束", "。"]) == GenerationConfig(stop=("结束", "。"))
+    with pytest.raises(InputError, match="stop contains an empty text"):
+        GenerationConfig(stop="")
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_no_text_ends_before_min_tokens(gpt, beams):
     sep = gpt.tokenizer.sep_id
