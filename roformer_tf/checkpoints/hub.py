@@ -175,7 +175,8 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
     revision = quote(model.revision, safe="")
     if model.is_modelscope:
         read = _modelscope_files
-        url = f"{model.endpoint}/api/v1/models/{model.id}/repo/files?Revision={revision}"
+        path = f"repo/files?Revision={revision}&Recursive=True"
+        url = f"{model.endpoint}/api/v1/models/{model.id}/{path}"
     else:
         read = _huggingface_files
         url = f"{model.endpoint}/api/models/{model.id}/revision/{revision}?blobs=true"
@@ -234,7 +235,8 @@ def _modelscope_files(model: HubModel, listing: Any) -> tuple[str, dict[str, Hub
 
 def _wanted(names: set[str]) -> Iterator[str]:
     """The files that are read: one form of the weights, and small files; in folders the pooling."""
-    if BERT_CONFIG in names:
+    names = set(filter(_FILE.fullmatch, names))
+    if BERT_CONFIG in names and any(name.endswith(".index") for name in names):
         weights = r".+\.(index|data-\d+-of-\d+)"
     elif CONFIG not in names:
         return
@@ -242,7 +244,7 @@ def _wanted(names: set[str]) -> Iterator[str]:
         weights = re.escape(WEIGHTS)
     else:
         weights = r"model-\d+-of-\d+\.safetensors" if SHARDS in names else re.escape(PICKLE)
-    for name in filter(_FILE.fullmatch, names):
+    for name in names:
         if re.fullmatch(weights, name) or name.endswith(_SMALL):
             yield name
 

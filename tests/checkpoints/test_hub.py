@@ -87,6 +87,20 @@ def test_the_pooling_of_sentence_transformers_is_downloaded(serve, files):
     assert not (folder / "2_Dense").exists()
 
 
+def test_the_pooling_is_downloaded_from_modelscope(cache, files, monkeypatch):
+    pooling = b'{"pooling_mode_cls_token": true}'
+    models = {NAME: {"master": files | {"1_Pooling/config.json": pooling}}}
+    with ModelScopeServer(models) as server:
+        monkeypatch.setenv("MODELSCOPE_ENDPOINT", server.url)
+        folder = locate(f"modelscope:{NAME}")
+    assert (folder / "1_Pooling/config.json").read_bytes() == pooling
+
+
+def test_a_config_of_tensorflow_without_its_weights_is_no_obstacle(serve, files, read, released):
+    serve({NAME: {"main": files | {"bert_config.json": files["config.json"]}}})
+    assert read(NAME).arrays.keys() == read(released("hf_char")).arrays.keys()
+
+
 def test_a_revision_selects_another_commit(server):
     with OpenedSource(f"{NAME}@v1") as old, OpenedSource(NAME) as new:
         assert old.read("vocab.txt") == new.read("vocab.txt") + "旧\n".encode()

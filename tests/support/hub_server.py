@@ -48,7 +48,10 @@ def entry(name, content, checksums):
 
 
 class ModelScopeServer(Server):
-    """Like `HubServer`, but listings have no commit and include folders."""
+    """Like `HubServer`, but listings have no commit.
+
+    Without `Recursive=True` a listing has folders instead of the files in them.
+    """
 
     def __init__(self, models):
         files = {}
@@ -64,15 +67,18 @@ class ModelScopeServer(Server):
                     }
                     for name, content in contents.items()
                 ]
-                listing = {
-                    "Code": 200,
-                    "Data": {"Files": [{"Path": "x", "Type": "tree"}, *entries]},
-                }
-                files[f"{start}/files?Revision={revision}"] = json.dumps(listing).encode()
+                folders = {name.split("/")[0] for name in contents if "/" in name}
+                trees = [{"Path": name, "Type": "tree"} for name in sorted(folders)]
+                at_top = [entry for entry in entries if "/" not in entry["Path"]]
+                for option, listed in (("", at_top), ("&Recursive=True", entries)):
+                    listing = {"Code": 200, "Data": {"Files": [*trees, *listed]}}
+                    url = f"{start}/files?Revision={revision}{option}"
+                    files[url] = json.dumps(listing).encode()
                 for name, content in contents.items():
                     files[f"{start}?Revision={revision}&FilePath={name}"] = content
         super().__init__(files)
 
     def downloads(self):
         """The names of the requested files, without listings."""
-        return [path.partition("&FilePath=")[2] for path, _ in self.requests if "&" in path]
+        names = [path.partition("&FilePath=")[2] for path, _ in self.requests]
+        return [name for name in names if name]
