@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -78,8 +78,9 @@ class Files(ExitStack):
         return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
 
     def read(self, name: str) -> bytes | None:
-        """Content of a small file, in whatever folder of a zip it is; None if there is none.
+        """Content of a small file; None if there is none.
 
+        Of a zip with a checkpoint only that folder counts; of any other zip each folder.
         Raises InputError for a zip that is damaged or too large, or has several files of this name.
         """
         if name not in self._small:
@@ -97,7 +98,10 @@ class Files(ExitStack):
             return file.read_bytes() if file.is_file() else None
         with _zip_errors(self.path):
             end = PurePosixPath(name).parts
-            members = [x for x in self._archive.infolist() if _path(x).parts[-len(end) :] == end]
+            files = self._archive.infolist()
+            members = [info for info in files if _path(info).parts[-len(end) :] == end]
+            if folders := _checkpoint_folders(map(_path, files)):
+                members = [x for x in members if _path(x) in {folder / name for folder in folders}]
             if not members:
                 return None
             if len(members) > 1:
@@ -175,14 +179,26 @@ def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipI
     files = [info for info in archive.infolist() if not info.filename.endswith("/")]
     # On Windows, a name with a colon would be on another drive.
     files = [info for info in files if ":" not in info.filename]
-    folder = _checkpoint_folder([_path(info) for info in files], path)
-    files = [info for info in files if _path(info).parent == folder]
+    folders = _checkpoint_folders(map(_path, files))
+    if not folders:
+        raise InputError(
+            f"{path} contains no checkpoint: no {BERT_CONFIG}, and no {CONFIG} next to "
+            f"{WEIGHTS}. Give a released zip, or the folder of a checkpoint. Unpack an export, and "
+            "give its folder."
+        )
+    if len(folders) > 1:
+        names = ", ".join(sorted(map(str, folders)))
+        raise InputError(
+            f"{path} contains several checkpoints: {names}. Unpack it and give the folder of one."
+        )
+    files = [info for info in files if _path(info).parent in folders]
     _check_size(files, path)
     return files
 
 
-def _checkpoint_folder(files: Sequence[PurePosixPath], path: Path) -> PurePosixPath:
-    """The folder in a zip that contains a checkpoint's config."""
+def _checkpoint_folders(paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+    """The folders in a zip that contain a checkpoint's config."""
+    files = list(paths)
     with_weights = {file.parent for file in files if file.name in WEIGHT_FILES}
     # A config.json alone is no checkpoint: other parts of a model have such a file, too.
     folders = {
@@ -191,19 +207,7 @@ def _checkpoint_folder(files: Sequence[PurePosixPath], path: Path) -> PurePosixP
         if file.name == BERT_CONFIG or (file.name == CONFIG and file.parent in with_weights)
     }
     # A folder within another is a part of it, such as a Dense module of sentence-transformers.
-    folders = {folder for folder in folders if folders.isdisjoint(folder.parents)}
-    if len(folders) == 1:
-        return folders.pop()
-    if not folders:
-        raise InputError(
-            f"{path} contains no checkpoint: no {BERT_CONFIG}, and no {CONFIG} next to "
-            f"{WEIGHTS}. Give a released zip, or the folder of a checkpoint. Unpack an export, and "
-            "give its folder."
-        )
-    names = ", ".join(sorted(map(str, folders)))
-    raise InputError(
-        f"{path} contains several checkpoints: {names}. Unpack it and give the folder of one."
-    )
+    return {folder for folder in folders if folders.isdisjoint(folder.parents)}
 
 
 def _check_size(files: Sequence[zipfile.ZipInfo], path: Path) -> None:

@@ -153,9 +153,10 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     """
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
-        content = path.read_bytes() if _is_vocabulary(source) else source.read(VOCABULARY)
+        is_file = _is_vocabulary(source)
+        content = path.read_bytes() if is_file else source.read(VOCABULARY)
         text = None if content is None else content.decode()
-        by_line = (source.path / CONFIG).is_file()  # a model of transformers
+        by_line = not is_file and source.read(CONFIG) is not None  # a model of transformers
         vocabulary = _wordpieces(source) if text is None else parse_vocabulary(text, by_line)
         if vocabulary is None:
             raise InputError(

@@ -262,6 +262,17 @@ def test_a_small_file_is_read_from_folders_and_zips(tmp_path, released):
     assert read_file(released("char"), "vocab.txt").startswith(b"[PAD]\n")
 
 
+def test_a_file_is_read_from_the_folder_of_the_checkpoint(tmp_path):
+    contents = {"a/model.safetensors": "", "a/config.json": "a", "a/1_Pooling/config.json": "pool"}
+    contents |= {"b/config.json": "b", "b/task.json": "{}"}
+    with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    assert read_file(tmp_path / "x.zip", "config.json") == b"a"
+    assert read_file(tmp_path / "x.zip", "1_Pooling/config.json") == b"pool"
+    assert read_file(tmp_path / "x.zip", "task.json") is None
+
+
 def test_several_files_of_one_name_are_refused(tmp_path):
     path = zip_of(tmp_path / "x.zip", a__x_json="", b__x_json="")
     with pytest.raises(

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 import string
 import zipfile
 from collections import Counter
@@ -52,8 +53,13 @@ def test_a_repeated_line_takes_the_next_id_without_using_it_up(tmp_path):
     vocabulary = read_vocabulary(tmp_path)
     assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 7)
     (tmp_path / "config.json").write_text("{}")  # in transformers an id is the number of a line
-    vocabulary = read_vocabulary(tmp_path)
-    assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 8)
+    (tmp_path / "model.safetensors").touch()
+    (tmp_path / "2_Dense").mkdir()
+    (tmp_path / "2_Dense/config.json").write_text("{}")
+    zipped = shutil.make_archive(tmp_path.parent / "zipped", "zip", tmp_path)
+    for source in (tmp_path, zipped):
+        vocabulary = read_vocabulary(source)
+        assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 8)
 
 
 def test_a_byte_order_mark_and_blank_lines_at_the_end_are_not_tokens(tmp_path):
@@ -73,8 +79,7 @@ def test_a_token_is_the_first_field_of_its_line(tmp_path):
     "name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt", "a\\b\\vocab.txt"]
 )
 def test_a_zip_may_contain_it_at_any_depth(tmp_path, name):
-    path = zip_with(tmp_path / "released.zip", name, "chinese_roformer/bert_config.json")
-    assert read_vocabulary(path)["甲"] == 5
+    assert read_vocabulary(zip_with(tmp_path / "released.zip", name))["甲"] == 5
 
 
 def test_sources_without_a_valid_vocabulary_are_refused(tmp_path):
