@@ -244,6 +244,8 @@ def _in_our_names(
                 f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
     existing = {row.name: (name, row) for name, row in rows.items() if name in tensors}
+    if not existing:
+        raise InputError(f"{source} contains no weights of a RoFormer. Give another model.")
     is_scaled = layout == "huggingface" and huggingface.has_scaled_head(config, existing)
     scaled = huggingface.SCALED_HEAD if is_scaled else ()
 
@@ -288,7 +290,8 @@ def _check_tied(tensors: LazyArrays, source: Path) -> None:
     """Refuse a second copy of a weight that differs from the first."""
     for second, first in TIED.items():
         if second in tensors and not (
-            first in tensors and np.array_equal(tensors[first], tensors[second])
+            # NaN is an error of its own, which names the tensor.
+            first in tensors and np.array_equal(tensors[first], tensors[second], equal_nan=True)
         ):
             raise InputError(
                 f"{source} has a separate decoder ({second} is not {first}), but here the "
@@ -379,10 +382,15 @@ def _pooling(source: OpenedSource) -> Pooling:
     # Older versions have a key for each: pooling_mode_cls_token, pooling_mode_max_tokens, …
     modes: list[Any] = [x.split("_")[2] for x, on in settings.items() if "mode_" in x and on]
     modes = modes or [settings.get("pooling_mode", "mean")]
-    has_dense = b".Dense" in (source.read(archives.MODULES) or b"")
+    modules = source.read(archives.MODULES) or b""
+    if b".Pooling" in modules and source.read(archives.POOLING) is None:
+        raise InputError(
+            f"{source.name} has no {archives.POOLING}, which its {archives.MODULES} names. "
+            "Download the complete model."
+        )
     library = source.read_object(archives.PROMPTS)
     changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
-    if has_dense or changes or modes not in (["mean"], ["cls"]):
+    if b".Dense" in modules or changes or modes not in (["mean"], ["cls"]):
         raise InputError(
             f"{source.name} is a model of sentence-transformers with a Dense module, a default "
             "prompt, a truncate_dim, or another pooling than mean or cls. Use that library; or, "

@@ -115,6 +115,13 @@ def test_the_pooling_of_sentence_transformers_is_read(key, released, tmp_path):
         assert VectorSettings().open(folder).config == EmbeddingConfig("cls", 16)
 
 
+def test_a_missing_config_of_the_pooling_is_refused(folder, released, tmp_path):
+    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
+    shutil.copy(folder("cls") / MODULES, theirs)
+    with pytest.raises(InputError, match=r"theirs has no 1_Pooling/config\.json"):
+        VectorSettings().open(theirs)
+
+
 @pytest.mark.parametrize(
     ("limits", "tokenizer", "length"),
     [

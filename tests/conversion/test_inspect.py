@@ -104,3 +104,23 @@ def test_a_vocabulary_that_does_not_fit_is_shown(unpacked, lines):
     assert facts(lines(folder))["vocabulary"].startswith("2,004 tokens, word-level")
     (folder / "vocab.txt").unlink()
     assert facts(lines(folder))["vocabulary"] == "2,003 embeddings; there is no vocab.txt"
+
+
+def test_weights_that_are_not_finite_are_listed(unpacked, lines):
+    folder = unpacked("hf_word")
+    values = load_file(folder / "model.safetensors")
+    words = "roformer.embeddings.word_embeddings.weight"
+    values[words][3, 4] = np.nan
+    values["cls.predictions.decoder.weight"] = values[words].copy()
+    save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
+    actual = lines(folder)
+    start = actual.index("not finite, so that other commands refuse the checkpoint:")
+    assert actual[start + 1] == "  encoder/embeddings/word/embeddings"
+
+
+def test_a_file_without_any_weight_of_a_roformer_is_refused(unpacked, lines):
+    folder = unpacked("hf_word")
+    tensors = {f"conv{i}.weight": np.zeros(3, "float32") for i in range(9)}
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(InputError, match="contains no weights of a RoFormer"):
+        lines(folder, ignore_unknown=True)
