@@ -21,7 +21,11 @@ from roformer_tf.conversion.verify import (
     verify,
 )
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import (
+    RoFormerForMaskedLM,
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 needs_bert4keras = pytest.mark.skipif(
@@ -136,12 +140,14 @@ def test_a_changed_bias_is_found_in_its_layer(
     ],
 )
 def test_new_models_of_any_config_agree(changes, released, tmp_path, outputs):
-    tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
-    model = RoFormerForMaskedLM(small_config(**changes))
-    model.tokenizer = tokenizer
-    model.save_pretrained(tmp_path)
+    save(RoFormerForMaskedLM(small_config(**changes)), tmp_path, released)
     run(tmp_path, "bert4keras")
     assert len(outputs()) == 4
+
+
+def save(model, folder, released):
+    model.tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
+    model.save_pretrained(folder)
 
 
 def small_config(**changes):
@@ -185,6 +191,31 @@ def test_transformers_agrees_on_every_layer(name, flags, released, outputs):
     actual = outputs()
     assert {"embeddings", "layer_0", "layer_1", "logits"} <= actual.keys()
     assert 0 < max(actual.values()) <= 2e-5
+
+
+@pytest.mark.hf
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_transformers_agrees_on_a_regression_of_large_numbers(pooling, released, tmp_path, outputs):
+    config = small_config(num_labels=1, pooling=pooling, label_mean=2020.0, label_deviation=3.0)
+    save(RoFormerForSequenceClassification(config), tmp_path, released)
+    run(tmp_path, "transformers")
+    assert ("logits" in outputs()) is (pooling == "cls")
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize(
+    ("model_class", "changes"),
+    [
+        (RoFormerForSequenceClassification, {"num_labels": 3}),
+        (RoFormerForTokenClassification, {"num_labels": 3, "crf": True}),
+        (RoFormerForMaskedLM, {"embedding_size": 16}),
+    ],
+)
+def test_a_bert_unsupported_by_transformers_is_refused(model_class, changes, released, tmp_path):
+    config = small_config(position_embedding_type="learned", **changes)
+    save(model_class(config), tmp_path, released)
+    with pytest.raises(InputError, match=r"is a BERT with .*, which transformers does not support"):
+        run(tmp_path, "transformers")
 
 
 @pytest.mark.hf
@@ -287,9 +318,7 @@ def test_a_missing_library_is_reported_with_the_command_that_installs_it(
 def test_models_unsupported_by_bert4keras_are_refused(changes, message, released, tmp_path):
     from roformer_tf.models.encoder import RoFormerEncoder
 
-    model = RoFormerEncoder(small_config(**changes))
-    model.tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
-    model.save_pretrained(tmp_path)
+    save(RoFormerEncoder(small_config(**changes)), tmp_path, released)
     with pytest.raises(InputError, match=message):
         run(tmp_path, "bert4keras")
 
