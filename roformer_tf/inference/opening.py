@@ -196,6 +196,11 @@ class OpenedModel:
         # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
+        if len(set(labels)) < len(labels):
+            raise InputError(
+                f"{self.name} has labels of the same name: {', '.join(labels)}. Give each a name "
+                "of its own, in the id2label of its config.json."
+            )
         length = config.max_position_embeddings
         if "token_classifier" in parts:
             # BERT's classes have a `classifier` for whole texts, on a pooler.

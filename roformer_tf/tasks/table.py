@@ -57,7 +57,7 @@ def task_of_problem(
     texts: their columns. name: of the model, for messages.
 
     Without a `problem_type` in its config, transformers treats one label as a number, and more as
-    classes. Raises InputError for a regression of several numbers, and for two labels of one name.
+    classes. Raises InputError for a regression of several numbers.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
@@ -68,11 +68,6 @@ def task_of_problem(
     kind = Pair if kind is Classification and len(texts) > 1 else kind
     # A regression's single "label" in such configs is LABEL_0, which names nothing.
     labels = () if kind is Regression else labels
-    if len(set(labels)) < len(labels):
-        raise InputError(
-            f"{name} has labels of the same name: {', '.join(labels)}. Give each a name of its "
-            "own, in the id2label of its config.json."
-        )
     return kind(labels=labels, max_length=max_length, text_columns=texts)
 
 

@@ -111,6 +111,17 @@ def test_tags_are_the_best_legal_ones(crf, folders):
     assert differing >= 2  # the test data must include illegal most likely tags
 
 
+def test_labels_of_the_same_name_are_refused(folders, finetuned, tmp_path):
+    for source in (folders[False], finetuned("classification")):
+        folder = shutil.copytree(source, tmp_path / source.parent.name / "model")
+        (folder / "task.json").unlink()  # as transformers saves it
+        values = json.loads((folder / "config.json").read_text("utf-8"))
+        values["id2label"]["1"] = values["id2label"]["0"]
+        (folder / "config.json").write_text(json.dumps(values), "utf-8")
+        with pytest.raises(InputError, match=r"model has labels of the same name: (\w+), \1"):
+            roformer_tf.load(folder)
+
+
 @pytest.mark.parametrize("crf", [False, True])
 def test_load_predict_and_serve_give_the_same_tags(crf, folders, tmp_path):
     texts = [*TEXTS, "我们去公园学习，" * 9]
