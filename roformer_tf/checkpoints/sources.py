@@ -172,8 +172,14 @@ class OpenedSource(Files):
             )
         if kind is None and {tf1.BERT_POSITIONS, huggingface.BERT_POSITIONS} & tensors.keys():
             config = self._bert_config(config)
-        config = config.replace(**overrides)
-        config = complete_config(config, tensors.shapes, layout, self.folder)
+        replaced = config.replace(**overrides)
+        config = complete_config(replaced, tensors.shapes, layout, self.folder)
+        for key, value in overrides.items():
+            if value is not None and getattr(config, key) != getattr(replaced, key):
+                raise InputError(
+                    f"{self.name}: {key} cannot be {value!r}: by its weights it is "
+                    f"{getattr(config, key)!r}. Omit it."
+                )
         return _in_our_names(tensors, config, layout, self, ignore_unknown, check_finite)
 
     def _plain(self, tensors: LazyArrays, wanted: str | None) -> LazyArrays:
