@@ -5,7 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
+from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError, check_number
+from roformer_tf.files import remove
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -124,3 +126,4 @@ class LabelledDataset:
             model.tokenizer = model.tokenizer.with_units(self.task.units)
         model.save_pretrained(folder, max_length=self.task.max_length)
         self.task.save(folder)
+        remove(Path(folder) / LEXICAL_FILE)  # of a model that was in the folder before

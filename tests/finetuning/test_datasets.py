@@ -99,7 +99,10 @@ def test_fit_evaluates_validation_data_and_saving_keeps_predictions(reviews, sha
     # Keras averages over all 9 sequences, including the padding with weight 0.
     losses = -np.log(probabilities).sum()  # float32 probabilities are exact to about 1e-7
     assert history["val_loss"][-1] * 9 == pytest.approx(losses, rel=1e-4, abs=1e-5)
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "lexical.npz").touch()  # of an earlier model
     train.save_model(model, tmp_path / "model")
+    assert not (tmp_path / "model" / "lexical.npz").exists()
     tokenizer_config = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text("utf-8"))
     assert tokenizer_config["model_max_length"] == 64 < model.config.max_position_embeddings
     loaded, _, task = load_finetuned(tmp_path / "model")
