@@ -50,14 +50,15 @@ def frequencies(
 def _stretched(base: float, features: int, factor: float, trained: int, length: Any) -> Any:
     """The base of "NTK-aware" scaling, which grows with the length of the sequence.
 
-    base · (factor · T / L − (factor − 1))^(R / (R − 2)) for T tokens beyond the trained L.
+    base · (factor · T / L − (factor − 1))^(R / (R − 2)) for T tokens beyond the trained L. With
+    R = 2, the one angle does not depend on the base.
     """
     if not isinstance(length, int | None):
         length = ops.cast(length, "float64")
         longer = ops.maximum(length / trained, 1.0)
     else:
         longer = max((length or 0) / trained, 1.0)
-    return base * (factor * longer - (factor - 1)) ** (features / (features - 2))
+    return base * (factor * longer - (factor - 1)) ** (features / max(features - 2, 1))
 
 
 def _yarn(

@@ -369,6 +369,17 @@ def test_weights_without_a_vocabulary_are_converted_with_a_warning(
     assert f"{source} contains no vocab.txt, so {target} has no tokenizer" in line
 
 
+def test_a_cased_vocabulary_gives_a_warning_where_it_is_not_recorded(unpacked, tmp_path, caplog):
+    folder = unpacked("hf_char")
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+    settings["do_lower_case"] = False
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    run(folder, tmp_path / "own", "own")
+    assert caplog.messages == []
+    run(folder, tmp_path / "tf1", "tf1")
+    assert "tf1 does not record that its tokenizer is cased" in caplog.text
+
+
 def test_a_bidirectional_gpt_model_gives_a_warning(unpacked, tmp_path, caplog):
     """A GPT-like name gives a warning if the attention type is unknown.
 

@@ -92,6 +92,12 @@ def test_dynamic_ntk_applies_only_beyond_the_trained_length():
     assert np.abs(got - ops.convert_to_numpy(plain.rotate(x, np.arange(9)))).max() > 1e-3
 
 
+def test_dynamic_ntk_leaves_a_single_pair_as_it_is():
+    parameters = {"rope_type": "dynamic", "factor": 8.0}
+    angles, factor = frequencies(2, 10_000.0, parameters, 8, length=16)
+    assert (list(angles), factor) == ([1.0], 1.0)
+
+
 def test_log_n_grows_only_beyond_the_trained_length():
     keys = np.array([0, 1, 50, 64, 65, 4096])
     want = [1, 1, 1, 1, math.log(65) / math.log(64), 2]
