@@ -163,11 +163,11 @@ def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) 
     changed = extend(checkpoint, tokenizer, _lines(path))
     say("{number:,} words are new.", number=len(changed.added))
     if changed.unreachable:
-        reason = (
-            Message("jieba does not split text into these words (in Python: jieba.load_userdict)")
-            if tokenizer.tokenization == "word"
-            else Message("char-level text is split into characters first")
-        )
+        reason = Message("char-level text is split into characters first")
+        if tokenizer.tokenization == "word":
+            reason = Message(
+                "jieba does not split text into these words (in Python: jieba.load_userdict)"
+            )
         say(
             "{number:,} will not be used, because {reason}: {words}",
             number=len(changed.unreachable),

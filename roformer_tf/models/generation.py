@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from itertools import count
 from typing import Any
 
 from roformer_tf.config import RoFormerConfig
@@ -90,10 +91,8 @@ class GenerationMixin:
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""
-        if config.beams == 1 or not config.stop:
-            return
         for stop in config.stop:
-            if stop not in self.own_tokenizer.vocabulary:
+            if config.beams > 1 and stop not in self.own_tokenizer.vocabulary:
                 raise InputError(
                     f"stop is {stop!r}, but beams end at single tokens, and the vocabulary lacks "
                     "it. Omit beams, or stop at another text."
@@ -136,9 +135,5 @@ class TextStream:
 
 def turns_of(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The number of each among equal prompts: 0 for the first, 1 for the second."""
-    seen: Counter[tuple[int, ...]] = Counter()
-    turns = []
-    for prompt in prompts:
-        turns.append(seen[tuple(prompt)])
-        seen[tuple(prompt)] += 1
-    return turns
+    numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)
+    return [next(numbers[tuple(prompt)]) for prompt in prompts]

@@ -171,38 +171,28 @@ def _each_character(lower_case: bool) -> dict[str, Any] | None:
     """
     if not lower_case:
         return None
+    marks = {"type": "Replace", "pattern": {"Regex": r"\p{Mn}"}, "content": " "}
     accents = {"type": "BertNormalizer", "clean_text": False, "handle_chinese_chars": False}
-    return {
-        "type": "Sequence",
-        "normalizers": [
-            {"type": "Replace", "pattern": {"Regex": r"\p{Mn}"}, "content": " "},
-            accents | {"strip_accents": True, "lowercase": True},
-        ],
-    }
+    accents |= {"strip_accents": True, "lowercase": True}
+    return {"type": "Sequence", "normalizers": [marks, accents]}
 
 
 def _characters(tokenization: Tokenization) -> dict[str, Any]:
     """Split between characters; without jieba, the jamo of a Korean syllable stay together."""
     jamo = r"[\u1100-\u115f][\u1160-\u11a7][\u11a8-\u11ff]?|" if tokenization == "char" else ""
-    pattern = {"Regex": jamo + r"[\s\S]"}
-    return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
+    return _isolated(jamo + r"[\s\S]")
+
+
+def _isolated(pattern: str) -> dict[str, Any]:
+    """Split before and after each match of a pattern."""
+    return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": "Isolated", "invert": False}
 
 
 _DROPPED = r"[\p{Cf}\x{fffd}\x{00}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"
 """Characters that BERT drops: U+FFFD, and format and control characters except tab and newline."""
-_PARTS = {
-    "type": "Sequence",
-    "pretokenizers": [
-        {"type": "BertPreTokenizer"},
-        # The library's table of Chinese characters lacks this part of extension E.
-        {
-            "type": "Split",
-            "pattern": {"Regex": r"[\x{2b820}-\x{2b91f}]"},
-            "behavior": "Isolated",
-            "invert": False,
-        },
-    ],
-}
+# The library's table of Chinese characters lacks this part of extension E.
+_EXTENSION_E = _isolated(r"[\x{2b820}-\x{2b91f}]")
+_PARTS = {"type": "Sequence", "pretokenizers": [{"type": "BertPreTokenizer"}, _EXTENSION_E]}
 """Split at white space, and around punctuation and Chinese characters."""
 
 # The library's error message quotes a version that it does not know: these are shown to the user.
