@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
@@ -78,7 +78,7 @@ class Files(ExitStack):
         return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
 
     def read(self, name: str) -> bytes | None:
-        """Content of a small file; None if there is none.
+        """Content of a small file; None if there is none, or if the path is another file.
 
         Of a zip with a checkpoint only that folder counts; of any other zip each folder.
         Raises InputError for a zip that is damaged or too large, or has several files of this name.
@@ -93,14 +93,13 @@ class Files(ExitStack):
         return {} if content is None else json_object(content, file, "Fix or remove it.")
 
     def _read(self, name: str) -> bytes | None:
-        if self.path.is_dir():
+        if not self.is_zip:
             file = self.path / name
             return file.read_bytes() if file.is_file() else None
         with _zip_errors(self.path):
             end = PurePosixPath(name).parts
-            files = self._archive.infolist()
-            members = [info for info in files if _path(info).parts[-len(end) :] == end]
-            if folders := _checkpoint_folders(map(_path, files)):
+            members = [x for x in self._archive.infolist() if _path(x).parts[-len(end) :] == end]
+            if folders := _checkpoint_folders(list(map(_path, self._archive.infolist()))):
                 members = [x for x in members if _path(x) in {folder / name for folder in folders}]
             if not members:
                 return None
@@ -176,10 +175,9 @@ def _zip_errors(path: Path) -> Iterator[None]:
 
 def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     """The files in the folder of a zip's one checkpoint."""
-    files = [info for info in archive.infolist() if not info.filename.endswith("/")]
     # On Windows, a name with a colon would be on another drive.
-    files = [info for info in files if ":" not in info.filename]
-    folders = _checkpoint_folders(map(_path, files))
+    files = [x for x in archive.infolist() if x.filename[-1:] != "/" and ":" not in x.filename]
+    folders = _checkpoint_folders([_path(info) for info in files])
     if not folders:
         raise InputError(
             f"{path} contains no checkpoint: no {BERT_CONFIG}, and no {CONFIG} next to "
@@ -196,9 +194,8 @@ def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipI
     return files
 
 
-def _checkpoint_folders(paths: Iterable[PurePosixPath]) -> set[PurePosixPath]:
+def _checkpoint_folders(files: Sequence[PurePosixPath]) -> set[PurePosixPath]:
     """The folders in a zip that contain a checkpoint's config."""
-    files = list(paths)
     with_weights = {file.parent for file in files if file.name in WEIGHT_FILES}
     # A config.json alone is no checkpoint: other parts of a model have such a file, too.
     folders = {

@@ -187,13 +187,10 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
         if not _FILE.fullmatch(commit):
             raise ValueError(commit)
     except (requests.HTTPError, requests.ConnectionError, requests.Timeout) as error:
+        why = "Nor can it be found at the hub"
         # The hub does not distinguish a model that does not exist from one that is private.
-        is_refused = error.response is not None and error.response.status_code in (401, 403, 404)
-        why = (
-            "The hub has no such model, or none that is public"
-            if is_refused
-            else "Nor can it be found at the hub"
-        )
+        if error.response is not None and error.response.status_code in (401, 403, 404):
+            why = "The hub has no such model, or none that is public"
         raise InputError(
             f"{registry.unknown(model.source)} {why}: {registry.reason(url, error)}. {model.advice}"
         ) from None

@@ -172,14 +172,10 @@ class OpenedSource(Files):
             )
         if kind is None and {tf1.BERT_POSITIONS, huggingface.BERT_POSITIONS} & tensors.keys():
             config = self._bert_config(config)
-        replaced = config.replace(**overrides)
-        config = complete_config(replaced, tensors.shapes, layout, self.folder)
-        for key, value in overrides.items():
-            if value is not None and getattr(config, key) != getattr(replaced, key):
-                raise InputError(
-                    f"{self.name}: {key} cannot be {value!r}: by its weights it is "
-                    f"{getattr(config, key)!r}. Omit it."
-                )
+        config = config.replace(**overrides)
+        config = complete_config(config, tensors.shapes, layout, self.folder)
+        if overrides.get("crf") and not config.crf:
+            raise InputError(f"{self.name} has no weights of a random field. Omit crf=True.")
         return _in_our_names(tensors, config, layout, self, ignore_unknown, check_finite)
 
     def _plain(self, tensors: LazyArrays, wanted: str | None) -> LazyArrays:
@@ -390,10 +386,7 @@ def _pooling(source: OpenedSource) -> Pooling:
     modes = modes or [settings.get("pooling_mode", "mean")]
     modules = source.read(archives.MODULES) or b""
     if b".Pooling" in modules and source.read(archives.POOLING) is None:
-        raise InputError(
-            f"{source.name} has no {archives.POOLING}, which its {archives.MODULES} names. "
-            "Download the complete model."
-        )
+        raise InputError(f"{source.name} has no {archives.POOLING}. Download the complete model.")
     library = source.read_object(archives.PROMPTS)
     changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
     if b".Dense" in modules or changes or modes not in (["mean"], ["cls"]):

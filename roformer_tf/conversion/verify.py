@@ -149,8 +149,7 @@ def our_outputs(
         model = model_class.from_source(source, attention_type=mask)
         model_parts = model.parts()
         embeddings, *states = model_parts["encoder"].hidden_states(inputs)
-        outputs = {"embeddings": embeddings}
-        outputs |= {f"layer_{i}": state for i, state in enumerate(states)}
+        outputs = {"embeddings": embeddings} | {f"layer_{i}": x for i, x in enumerate(states)}
         if "pooler" in model_parts:
             outputs["pooled"] = model.pooler(states[-1])
         if "mlm" in model_parts:
@@ -174,8 +173,7 @@ def their_outputs(
         to: CheckpointLayout = "tf1" if against == "bert4keras" else "own"
         # The library must read a file that it supports; converting is tested separately.
         # A saved regression predicts labels, our model standardized ones.
-        is_readable = (checkpoint.layout == "tf1") == (to == "tf1")
-        if not is_readable or checkpoint.config.has_label_scale:
+        if (checkpoint.layout == "tf1") != (to == "tf1") or checkpoint.config.has_label_scale:
             folder = scratch / "checkpoint"
             config = checkpoint.config.replace(label_mean=0.0, label_deviation=1.0)
             stored = Stored(replace(checkpoint, config=config), None, {})

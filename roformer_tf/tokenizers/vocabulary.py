@@ -153,10 +153,10 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     """
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
-        is_file = _is_vocabulary(source)
-        content = path.read_bytes() if is_file else source.read(VOCABULARY)
+        is_vocabulary = source.path.is_file() and not source.is_zip
+        content = path.read_bytes() if is_vocabulary else source.read(VOCABULARY)
         text = None if content is None else content.decode()
-        by_line = not is_file and source.read(CONFIG) is not None  # a model of transformers
+        by_line = source.read(CONFIG) is not None  # a model of transformers
         vocabulary = _wordpieces(source) if text is None else parse_vocabulary(text, by_line)
         if vocabulary is None:
             raise InputError(
@@ -186,8 +186,6 @@ def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
     In transformers, only a general tokenizer follows its `tokenizer.json`. Raises InputError for
     other rules than those of a RoFormer.
     """
-    if _is_vocabulary(source):
-        return {}
     recorded = source.read_object(TOKENIZER_CONFIG)
     settings = {"do_lower_case": True, "strip_accents": None}
     if recorded.get("tokenizer_class") in GENERAL and "do_lower_case" not in recorded:
@@ -209,12 +207,7 @@ def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
     """Token → id of a `tokenizer.json`; None without one, and for other models than WordPiece."""
-    model = None if _is_vocabulary(source) else source.read_object(TOKENIZER).get("model")
+    model = source.read_object(TOKENIZER).get("model")
     if not isinstance(model, dict) or model.get("type") != "WordPiece":
         return None
     return dict(model.get("vocab", {}))
-
-
-def _is_vocabulary(source: OpenedSource) -> bool:
-    """Whether the path is a vocabulary file itself: a file that is no zip."""
-    return source.path.is_file() and not source.is_zip

@@ -143,20 +143,9 @@ def test_unknown_tensors_are_refused_or_ignored(released, tmp_path):
         model.load_pretrained(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("name", "overrides", "message"),
-    [
-        ("hf_char", {"crf": True}, "crf cannot be True: by its weights it is False"),
-        (
-            "hf_v2_char",
-            {"use_bias": True, "norm_type": "layer_norm"},
-            "use_bias cannot be True: by its weights it is False",
-        ),
-    ],
-)
-def test_an_override_that_contradicts_the_weights_is_refused(name, overrides, message, released):
-    with pytest.raises(InputError, match=message):
-        RoFormerEncoder.from_pretrained(released(name), **overrides)
+def test_a_random_field_without_weights_is_refused(released):
+    with pytest.raises(InputError, match=r"has no weights of a random field\. Omit crf=True"):
+        RoFormerForTokenClassification.from_pretrained(released("hf_char"), num_labels=3, crf=True)
 
 
 def test_weights_are_loaded_into_an_existing_model(released, tmp_path):
