@@ -89,7 +89,7 @@ class Files(ExitStack):
 
     def read_object(self, name: str) -> dict[str, Any]:
         """Content of a small JSON file; empty if there is none."""
-        content, file = self.read(name), f"{self.path}: {name}"
+        content, file = self.read(name), self.path / name
         return {} if content is None else json_object(content, file, "Fix or remove it.")
 
     def _read(self, name: str) -> bytes | None:

@@ -162,7 +162,7 @@ class OpenedSource(Files):
             layout, file = "huggingface", self.folder / archives.CONFIG
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
-        config = RoFormerConfig.from_file(file)
+        config = RoFormerConfig.from_dict(self.read_object(file.name), str(file))
         kind = config.unknown.get("model_type")
         # Their tensors may have the same names, but their positions differ.
         if layout == "huggingface" and kind not in huggingface.MODEL_TYPES:
