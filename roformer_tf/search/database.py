@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from roformer_tf.errors import DamagedError
@@ -70,14 +70,21 @@ DAMAGED = "If it is damaged, remove it, and make the index again from its docume
 
 
 def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index. Raises DamagedError if it holds something else."""
+    """Whether a folder holds an index that was created to the end, not one of a killed process.
+
+    Raises DamagedError if it holds something else.
+    """
     if not folder.exists():
         return False
     # One listing: between two looks another process may create the index.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     if names and FILE not in names:
         raise DamagedError(f"{folder} exists, and is not an index. Choose another --index.")
-    return FILE in names
+    if FILE not in names:
+        return False
+    with explained(folder), closing(open_to_read(folder)) as connection:
+        tables = connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'settings'")
+        return bool(tables.fetchone() and connection.execute("SELECT 1 FROM settings").fetchone())
 
 
 def no_index(folder: Path) -> DamagedError:
@@ -156,7 +163,5 @@ def explained(folder: Path) -> Iterator[None]:
         for text, number in (("full", errno.ENOSPC), ("disk I/O error", errno.EIO)):
             if text in reason:
                 raise OSError(number, os.strerror(number), str(folder / FILE)) from None
-        if "no such table" in reason:  # a process was killed while it created the tables
-            raise no_index(folder) from None
         advice = next((x for text, x in ADVICE.items() if text in reason), DAMAGED)
         raise DamagedError(f"{folder} cannot be used: {reason}. {advice}") from None

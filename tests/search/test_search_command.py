@@ -1,6 +1,7 @@
 """The command `roformer-tf search`: flags, output and refusals."""
 
 import json
+from contextlib import closing
 from dataclasses import dataclass
 from itertools import chain
 
@@ -12,6 +13,7 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search import retriever, writing
+from roformer_tf.search.database import FILE, SCHEMA, connect
 from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Reranker, Retriever, open_reranker
@@ -110,6 +112,17 @@ def test_an_index_is_created_searched_and_extended(run, sim, documents, order, t
     assert ": 5 (1 new, 0 updated, 0 unchanged)." in err
     last = output.read_text("utf-8").splitlines()[1].split("\t")
     assert (last[2], last[4]) == ("1.000000", "new")
+
+
+def test_an_index_whose_creation_was_killed_is_created(run, sim, documents, tmp_path):
+    index = tmp_path / "index"
+    index.mkdir()
+    for tables in (), SCHEMA:  # an empty file, then tables without settings
+        with closing(connect(index / FILE)) as database:
+            list(map(database.execute, tables))
+        assert "is no index. Make one" in run("--model", sim, "--index", index, "--queries", "甲")[2]
+    code, _, err = run("--model", sim, "--documents", documents, "--index", index)
+    assert (code, len(SearchIndex(index))) == (0, 4), err
 
 
 def test_a_query_of_several_words_is_a_file_only_if_it_exists(run, sim, documents, tmp_path):
