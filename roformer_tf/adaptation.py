@@ -19,7 +19,7 @@ from roformer_tf.finetuning import command
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.terminal import say
 from roformer_tf.training.run_files import MODEL
-from roformer_tf.training.settings import OptimizerConfig
+from roformer_tf.training.settings import DevicesConfig, OptimizerConfig
 
 # Passes over the texts, and the largest number of steps, which is a few minutes of a small model.
 PASSES, MAX_STEPS, SAVE_EVERY = 30, 600, 50
@@ -85,6 +85,8 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
             precision=config.precision,
             masking=MaskingConfig(mask_rate=0.2),
             optimizer=OptimizerConfig(learning_rate=float(config.optimizer.learning_rate)),
+            # As many as fine-tuning has. JAX would split the models of fine-tuning, too.
+            hardware=DevicesConfig(devices=1),
         )
     )
     return output / MODEL

@@ -88,3 +88,21 @@ assert logits.shape == (1, 3, model.config.vocab_size)
 print(json.dumps(sorted(name for name in sys.modules if name.startswith("tensorflow"))))
 """
     assert json.loads(run_on_jax("-c", code, released("hf_word")).splitlines()[-1]) == []
+
+
+@pytest.mark.slow
+def test_adaptation_and_fine_tuning_use_one_of_several_devices(tmp_path):
+    code = """
+import sys
+import keras
+from roformer_tf import adaptation
+from roformer_tf.cli import main
+adaptation.MAX_STEPS = 1
+assert main(["finetune", "--adapt", "yes", *sys.argv[1:]]) == 0
+assert len(keras.distribution.list_devices()) == 2
+print(keras.distribution.distribution())
+"""
+    flags = ["--train", ROOT / "examples" / "reviews.csv", "--output", tmp_path / "run"]
+    flags += ["--epochs", 1, "--max-length", 8, "--batch-size", 64, "--no-baseline"]
+    devices = "--xla_backend_optimization_level=0 --xla_force_host_platform_device_count=2"
+    assert run_on_jax("-c", code, *map(str, flags), XLA_FLAGS=devices).endswith("None\n")
