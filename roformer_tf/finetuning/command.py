@@ -64,9 +64,11 @@ from roformer_tf.training.run_files import (
 )
 from roformer_tf.translation import Message, Translator, choose_language, terminal_language
 
-# Settings that may differ when a run is resumed: they change no weight, or the examples, which are
-# compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
-# it, and the report then has the figures of the new test set.
+# Settings that may differ when a run is resumed: they change no training, or the examples, which
+# are compared, show a difference. Without lexical features another training may be the best one.
+# With --valid, --test may differ, too: no part of --train depends on it, and the report then has
+# the figures of the new test set. In reranking the documents of a test set are searched, too, for
+# the queries of the validation set.
 MAY_CHANGE = (
     *("output", "save_every", "log_every", "compare_without_teacher"),
     *("export", "language", "baseline", "lexical_features", "keep_useless", "first_line", "strict"),
@@ -108,10 +110,11 @@ def finetune(
 def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     output = Path(config.output)
     config = settle_auto(settle_precision(config))
-    check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
+    layout = find_layout(config.train, config.columns, config.task, TASKS)
+    may_change_test = config.valid and not layout.task.reranks
+    check_output(config, (*MAY_CHANGE, "test") if may_change_test else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
-    layout = find_layout(config.train, config.columns, config.task, TASKS)
     say(layout.report)
     check_uses(layout.task, config)
     sets = read_sets(config, layout)

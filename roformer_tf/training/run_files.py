@@ -63,7 +63,8 @@ def settings_to_continue(output: Path) -> dict[str, Any]:
 
 
 def _saved(output: Path) -> list[Path]:
-    return [output / name for name in RESULTS if (output / name).exists()]
+    folders = output, *output.glob(f"{TRIALS}/*")
+    return [folder / name for folder in folders for name in RESULTS if (folder / name).exists()]
 
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:
@@ -81,8 +82,9 @@ def _read_line(text: bytes, place: str) -> dict[str, Any]:
 
 Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
 
-# Files and folders that a run writes, and that it must not overwrite for another program.
-RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
+# Files and folders that a run or one of its trainings writes, and that it must not overwrite for
+# another program.
+RESULTS = (MODEL, CHECKPOINTS, BEST, RESULT, REPORT, "report.md")
 
 
 def check_output(config: Any, may_change: Sequence[str]) -> None:

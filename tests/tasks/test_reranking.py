@@ -1,6 +1,7 @@
 """Reranking: file layouts, the first stage, combined scores, and predictions."""
 
 import json
+from dataclasses import replace
 from math import log, sqrt
 
 import keras
@@ -26,6 +27,7 @@ from roformer_tf.search.writing import add_documents
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Judgment, Reranking, fused
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training.run_files import write_settings
 from tests.support.random_model import random_model
 
 COLUMNS = {"text_columns": ("query", "document")}
@@ -268,3 +270,16 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
             with pytest.raises(InputError, match="--keep-useless"):
                 finetune(config)
     assert (tmp_path / "run" / "model").exists() == keep
+
+
+def test_another_test_set_needs_another_run(tmp_path):
+    """Its documents are searched for the queries of the validation set, too."""
+    path = str(write(tmp_path / "train.jsonl", [{"query": "问", "document": "答"}] * 2))
+    config = FinetuneConfig(
+        train=path, valid=path, test=path, output=str(tmp_path / "run"), epochs=1, method="full"
+    )
+    config = replace(config, task="reranking", precision="float32")
+    write_settings(config)
+    (tmp_path / "run" / "checkpoints").mkdir()
+    with pytest.raises(InputError, match="run with other settings: test was"):
+        finetune(replace(config, test="other.jsonl"))

@@ -53,13 +53,17 @@ def test_temporary_files_of_a_killed_process_are_removed(folder, tmp_path):
     assert not temporary.exists()
 
 
-def test_examples_in_memory_may_change_until_the_run_has_saved_something(tmp_path):
+@pytest.mark.parametrize("folder", [".", "trials/rate-0.001-seed-0"])
+def test_examples_in_memory_may_change_until_the_run_has_saved_something(folder, tmp_path):
     path = tmp_path / "train.jsonl"
     with stored({path: "first"}, tmp_path):
         (tmp_path / SETTINGS).write_text("seed: 0\n")
+    training = tmp_path / folder
+    training.mkdir(parents=True, exist_ok=True)
+    (training / "metrics.jsonl").write_text("")
     with stored({path: "second"}, tmp_path):
         assert path.read_text() == "second"
-    (tmp_path / "checkpoints").mkdir()
+    (training / "checkpoints").mkdir()
     with (
         pytest.raises(InputError, match=r"run on other examples .*train\.jsonl differs"),
         stored({path: "third"}, tmp_path),
