@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
@@ -29,12 +30,13 @@ Folds: TypeAlias = list[tuple[list[Example], list[Example]]]
 
 def cross_validation(examples: Sequence[Example], task: Any, seed: int) -> Folds:
     """`FOLDS` folds, or as many as the rarest label has examples. InputError for fewer than two."""
-    return folds(examples, task, min(FOLDS, *counted_labels(examples)), seed)
-
-
-def counted_labels(examples: Sequence[Example]) -> list[int]:
-    """How many examples each label has."""
-    return list(Counter(example.label for example in examples).values())
+    label, rarest = Counter(example.label for example in examples).most_common()[-1]
+    if rarest < 2:
+        raise InputError(
+            f"a cross-validation needs two examples of each label in a training set, and {label!r} "
+            "has one. Give more of them, or --method full."
+        )
+    return folds(examples, task, min(FOLDS, rarest), seed)
 
 
 def fit_head(

@@ -4,12 +4,13 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, remove, write_json
-from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
+from roformer_tf.finetuning.frozen import Folds, cross_validation, why_no_room
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
@@ -48,22 +49,21 @@ def settle_method(
         return config
     problem = ""
     if not task.has_vector_method:
-        problem = f"it is not for the task {task.name}"
+        problem = f"it is not for the task {task.name}. Give --method full."
     elif config.method == "cloze":
         return config
     elif config.seeds > 1 or config.sweep or config.loss.teacher:
-        problem = "it has no use for --seeds, --sweep and --teacher"
+        problem = "it has no use for --seeds, --sweep and --teacher. Give --method full."
     else:
         try:
             cross_validation(examples, task, config.seed)
         except InputError as error:
-            problem = f"its cross-validation is not possible: {error}"
+            problem = str(error)
     if config.method != "auto":
         if problem:
-            problem = problem.rstrip(".")
-            raise InputError(f"--method {config.method}: {problem}. Give --method full.")
+            raise InputError(f"--method {config.method}: {problem}")
         return config
-    if problem or max(counted_labels(examples)) > MOST:
+    if problem or max(Counter(example.label for example in examples).values()) > MOST:
         return dataclasses.replace(config, method="full")
     return config
 

@@ -109,7 +109,7 @@ def generate(config: GenerateConfig) -> None:
             f"{config.model} has no pooler for vectors, by which paraphrases are chosen. Give a "
             "sim model, such as chinese_roformer-sim-char-ft_L-12_H-768_A-12."
         )
-    unknown = check_prompts(model, texts, "--input line" if config.input is not None else "text")
+    unknown = check_prompts(model, texts)
     if unknown:
         shown = " ".join(unknown[:10]) + (" …" if len(unknown) > 10 else "")
         report(f"not in the vocabulary, and read as [UNK]: {shown}")
@@ -181,7 +181,7 @@ def open_generator(
         return opened.keras_model(kind, choice.precision, attention_type=attention)
 
 
-def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text") -> list[str]:
+def check_prompts(model: "CausalModel", texts: Sequence[str]) -> list[str]:
     """The tokens of prompts that the vocabulary lacks.
 
     Raises InputError for a prompt that is too long, or that has no known token at all.
@@ -190,12 +190,12 @@ def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text"
     unknown: dict[str, None] = {}
     for number, text in enumerate(texts, 1):
         ids = model.encode_prompt(text)
-        model.check_fits(ids, f"{name} {number}")
+        model.check_fits(ids, f"text {number}")
         # A prompt of unknown tokens alone, such as in another language, would give random text.
         own = [i for i in ids if i not in (tokenizer.cls_id, tokenizer.sep_id)]
         if all(i == tokenizer.unk_id for i in own):
             raise InputError(
-                f"{name} {number}, {text[:40]!r}, has no character that the model's vocabulary "
+                f"text {number}, {text[:40]!r}, has no character that the model's vocabulary "
                 "holds. Give a text in the model's language."
             )
         if tokenizer.unk_id in own:

@@ -227,6 +227,14 @@ def test_rows_without_a_text_are_reported_and_nothing_is_written(run, released, 
     assert not list(tmp_path.glob("*written*"))
 
 
+def test_texts_of_a_file_are_counted_in_messages_not_their_lines(run, released, tmp_path):
+    source = tmp_path / "prompts.csv"
+    source.write_text('text\n"今天\n公园"\n😀\n', encoding="utf-8")
+    code, _, err = run(released("gpt_char"), "--input", source, "--output", tmp_path / "out.tsv")
+    assert code == 2
+    assert "generate: text 2, '😀', has no character" in err
+
+
 def test_characters_missing_from_the_vocabulary_are_reported(run, released):
     code, out, err = run(released("gpt_char"), "今天😀", "--max-tokens", 2)
     assert code == 0

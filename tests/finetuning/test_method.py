@@ -22,10 +22,12 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import folds
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.task_files import load_task
 
 LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "丙": "新闻记者报道"}
@@ -143,7 +145,7 @@ def test_too_many_labels_require_full_training(tmp_path):
         ({}, 10, "pair", "full"),
         ({"method": "vectors"}, 65, "classification", "vectors"),
         ({"method": "full"}, 10, "classification", "full"),
-        ({"method": "vectors"}, 1, "classification", "its cross-validation is not possible"),
+        ({"method": "vectors"}, 1, "classification", "two examples of each label"),
         ({"method": "vectors"}, 10, "pair", "not for the task pair"),
         ({"method": "vectors", "seeds": 2}, 10, "classification", "no use for --seeds"),
     ],
@@ -151,10 +153,19 @@ def test_too_many_labels_require_full_training(tmp_path):
 def test_method_auto_is_kept_for_few_examples(settings, per_label, task, want):
     arguments = config_of(**settings), TASKS[task], examples_of(per_label)
     if " " in want:
-        with pytest.raises(InputError, match=f"{want}.*Give --method full"):
+        with pytest.raises(InputError, match=f"--method vectors: .*{want}.* --method full"):
             settle_method(*arguments)
     else:
         assert settle_method(*arguments).method == want
+
+
+def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):
+    optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
+    search = fake_search(tmp_path, 0.0, per_label=2, method="vectors", optimizer=optimizer)
+    parts = folds(search.sets.train, search.task, 2)
+    search = replace(search, sets=replace(search.sets, folds=parts))
+    with pytest.raises(InputError, match="two examples of each label .* has one. Give more"):
+        search.run()
 
 
 @pytest.mark.parametrize(
