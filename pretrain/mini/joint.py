@@ -43,6 +43,8 @@ from roformer_tf.training.settings import OptimizerConfig
 
 # Number of held-out rows to evaluate.
 EVALUATION_ROWS = 512
+# The encoded pairs, in the folder of the run.
+PAIRS = "pairs.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +139,7 @@ def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
 
 def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.ndarray, np.ndarray]:
     """Return titles (N, T) and texts (N, S) int32, padded with 0. They are cached in the run."""
-    cache = Path(config.output) / "pairs.npz"
+    cache = Path(config.output) / PAIRS
     if not cache.exists():
         lines = Path(config.pairs).read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
@@ -214,6 +216,8 @@ def main(config: JointConfig) -> None:
     )
     settings = str(zlib.crc32(repr(replace(config, workers=0)).encode()))
     start, _ = resume(output / CHECKPOINTS, joint, settings)
+    if not start:  # the cache may be of a run with other settings
+        (output / PAIRS).unlink(missing_ok=True)
     held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (

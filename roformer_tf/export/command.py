@@ -78,20 +78,10 @@ def _of_task(opened: OpenedModel, to: Format) -> Exportable:
             "the model of a run of `finetune` with --lexical-features no; the same command with "
             "this flag writes it without training again."
         )
-    if getattr(finetuned.task, "label_prompts", False):
-        raise InputError(
-            f"{opened.name} reads a text once for each label, which the code in an export does not "
-            "do. Serve or load the folder itself."
-        )
     if finetuned.task.labelling.lists_texts and not opened.has_task_file:
         raise InputError(
             f"{opened.name} is a multiple choice of transformers, which export does not support. "
             "Serve or load the folder itself."
-        )
-    if to in STANDARD and finetuned.task.decoding.graph_part == "masked":
-        raise InputError(
-            f"{opened.name} fills gaps at positions that are an input, which transformers' models "
-            "do not have. Export it --to onnxruntime, int8 or savedmodel."
         )
     model = finetuned.model
     # Decoding needs some weights that a graph does not hold.

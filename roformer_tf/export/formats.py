@@ -23,6 +23,7 @@ import numpy as np
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, exported_graph, open_graph
 from roformer_tf.engines.network import MASKED_POSITIONS, SEVEN_BITS, Network
@@ -75,15 +76,11 @@ class Exportable:
 def write_export(exported: Exportable, output: Path, to: Format) -> None:
     """Write the folder `output`, whole or not at all, and print what was measured.
 
-    An earlier export there is replaced. Raises InputError for an architecture that cannot be
-    written in the format, and DifferenceError if ONNX Runtime computes something else than the
-    model.
+    An earlier export there is replaced. Raises InputError as `check_model`, and DifferenceError if
+    ONNX Runtime computes something else than the model.
     """
     network, task, max_length = exported.network, exported.task, exported.settings.max_length
-    if to != "savedmodel" and (reason := unsupported_reason(network.config)):
-        raise InputError(
-            f"{network.source} cannot be written as ONNX: {reason}. Export it as a SavedModel."
-        )
+    check_model(to, network.config, task, network.source)
     with temporary_folder(output) as folder:
         if to == "savedmodel":
             write_saved_model(exported, folder)
@@ -151,6 +148,22 @@ def check_export(to: Format, output: Path) -> None:
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")
+
+
+def check_model(to: Format, config: RoFormerConfig, task: "Task | None", name: str) -> None:
+    """Raise InputError for an architecture or task that the format cannot hold."""
+    if to != "savedmodel" and (reason := unsupported_reason(config)):
+        raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
+    if getattr(task, "label_prompts", False):
+        raise InputError(
+            f"{name} reads a text once for each label, which the code in an export does not do. "
+            "Serve or load the folder itself."
+        )
+    if to in STANDARD and task is not None and task.decoding.graph_part == "masked":
+        raise InputError(
+            f"{name} fills gaps at positions that are an input, which transformers' models do not "
+            "have. Export it as onnxruntime, int8 or savedmodel."
+        )
 
 
 def write_saved_model(exported: Exportable, folder: Path) -> None:

@@ -28,7 +28,7 @@ from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.export.command import export
-from roformer_tf.export.formats import check_export
+from roformer_tf.export.formats import check_export, check_model
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
@@ -138,6 +138,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         say(line)
     keras.utils.set_random_seed(config.seed)  # for heads that the checkpoint lacks
     initial = read_initial_state(config, type(task))
+    for to in config.export:  # before hours of training, too
+        check_model(to, initial.architecture, task, "the model")
     config = choose_rate(config, initial, task.objective.trains_new_head)
     config = choose_epochs(config, task, sets)
     check_steps(config, task, sets)

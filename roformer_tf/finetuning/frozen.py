@@ -77,10 +77,9 @@ def why_no_room(config: RoFormerConfig, labels: int) -> str:
 
 def _vectors(model: Any, encoded: EncodedTexts) -> np.ndarray:
     """What the head pools of each example, (N, H) float64; of several windows the mean."""
-    pooling = model.config.pooling
 
     def forward(inputs: dict[str, np.ndarray]) -> Any:
-        return pooled(model.encoder, None, pooling, inputs)
+        return pooled(model.encoder, None, model.config.pooling, inputs)
 
     rows = run_rows(forward, encoded.token_ids, encoded.segment_ids)
     check_finite(rows)

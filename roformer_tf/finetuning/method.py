@@ -59,11 +59,10 @@ def settle_method(
             cross_validation(examples, task, config.seed)
         except InputError as error:
             problem = str(error)
-    if config.method != "auto":
-        if problem:
-            raise InputError(f"--method {config.method}: {problem}")
-        return config
-    if problem or max(Counter(example.label for example in examples).values()) > MOST:
+    if problem and config.method != "auto":
+        raise InputError(f"--method {config.method}: {problem}")
+    are_few = not problem and max(Counter(x.label for x in examples).values()) <= MOST
+    if config.method == "auto" and not are_few:
         return dataclasses.replace(config, method="full")
     return config
 

@@ -119,11 +119,7 @@ class Search:
         if self.sets.folds:
             return [self._train_without(number) for number in range(len(self.sets.folds))]
         trainer = self.trainer(self.sets.train)
-        rate = self._rate
-        if self.config.sweep:
-            results = self._sweep(trainer)
-        else:
-            results = [self._train_seed(rate, 0, trainer)]
+        results = self._sweep(trainer) if self.config.sweep else [self.first(trainer)]
         # Seeds are compared at one rate. It is chosen on the validation set, never on the test set.
         best = max(results, key=lambda result: result.goodness)
         rate = float(best.trial.config.optimizer.learning_rate)

@@ -174,10 +174,6 @@ class FinetuneConfig:
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
             )
-        if self.label_prompts and self.export:
-            raise InputError(
-                "a model with label prompts cannot be exported. Remove --export or --label-prompts."
-            )
         if self.unlabelled and self.adapt == "no" and not self.loss.teacher:
             raise InputError(
                 "--unlabelled are texts for --adapt yes or auto, or for --teacher. Give one of "
@@ -195,8 +191,6 @@ class FinetuneConfig:
                 "--adapt auto needs a validation set that no training sees. Give --adapt yes or "
                 "no, or remove --folds."
             )
-        if self.folds == 1:
-            raise InputError("folds is 1, but cross-validation needs at least 2.")
         if self.folds and (self.valid or self.seeds > 1 or self.sweep):
             raise InputError(
                 "--folds creates validation sets. Remove --valid, --seeds and --sweep."

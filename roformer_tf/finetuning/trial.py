@@ -333,8 +333,7 @@ def compare(
 ) -> tuple[Task, Scores]:
     """The task with its choices on these examples, such as thresholds, and its metrics then."""
     chosen = task.decoding.with_choices(gold, predictions)
-    reread = [chosen.decoding.reread(prediction) for prediction in predictions]
-    return chosen, chosen.metrics.compute(gold, reread)
+    return chosen, chosen.metrics.compute(gold, list(map(chosen.decoding.reread, predictions)))
 
 
 def labels_of(examples: Sequence[Example]) -> list[Label]:

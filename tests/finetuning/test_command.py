@@ -1,6 +1,7 @@
 """How `finetune` resolves its settings before training."""
 
 import dataclasses
+import json
 from types import SimpleNamespace
 
 import keras
@@ -253,3 +254,28 @@ def test_chosen_epochs_are_saved_and_the_command_resumes(fit_arguments, tmp_path
         fit_arguments("--precision", "float32")
     settings = tmp_path / "run--precision-float32" / "settings.yaml"
     assert yaml.safe_load(settings.read_text(encoding="utf-8"))["epochs"] == 10
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (
+            "--task classification --label-column label --method cloze --pattern {label}：{text}",
+            "fills gaps at positions that are an input",
+        ),
+        ("--task spans --label-prompts", "reads a text once for each label"),
+    ],
+)
+def test_a_model_that_an_export_cannot_hold_is_not_trained(
+    flags, problem, released, tmp_path, capsys
+):
+    train, run = tmp_path / "train.jsonl", tmp_path / "run"
+    entities = [{"start": 0, "end": 1, "label": "序"}]
+    for number in range(16):
+        row = {"text": f"第{number}条评论", "label": "好差"[number % 2], "entities": entities}
+        with train.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+    words = ["--checkpoint", released("char"), "--train", train, "--output", run]
+    assert main(["finetune", *map(str, words), *flags.split(), "--export", "onnx"]) == 2
+    assert problem in " ".join(capsys.readouterr().err.split())
+    assert not (run / "settings.yaml").exists()

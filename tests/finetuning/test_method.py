@@ -164,7 +164,7 @@ def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):
     search = fake_search(tmp_path, 0.0, per_label=2, method="vectors", optimizer=optimizer)
     parts = folds(search.sets.train, search.task, 2)
     search = replace(search, sets=replace(search.sets, folds=parts))
-    with pytest.raises(InputError, match="two examples of each label .* has one. Give more"):
+    with pytest.raises(InputError, match=r"two examples of each label .* has one"):
         search.run()
 
 

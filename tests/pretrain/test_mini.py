@@ -198,6 +198,8 @@ def test_the_second_stage_trains_and_resumes(text_folder, tmp_path):
         )  # fmt: skip
 
     joint.main(config("whole", save_every=6))
+    (tmp_path / "parts").mkdir()  # pairs of other settings, from a run that saved no checkpoint
+    np.savez(tmp_path / "parts" / joint.PAIRS, titles=np.ones((4, 3)), texts=np.ones((4, 3)))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(joint.Batches, "__call__", _killed_at(joint.Batches.__call__, killed_step=3))
         with pytest.raises(Exception, match="killed"):

@@ -120,7 +120,9 @@ def test_an_index_whose_creation_was_killed_is_created(run, sim, documents, tmp_
     for tables in (), SCHEMA:  # an empty file, then tables without settings
         with closing(connect(index / FILE)) as database:
             list(map(database.execute, tables))
-        assert "is no index. Make one" in run("--model", sim, "--index", index, "--queries", "甲")[2]
+        assert (
+            "is no index. Make one" in run("--model", sim, "--index", index, "--queries", "甲")[2]
+        )
     code, _, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, len(SearchIndex(index))) == (0, 4), err
 
