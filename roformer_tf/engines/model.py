@@ -1,11 +1,12 @@
 """A network, or a graph on disk → a model that runs on the CPU."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from threading import Lock
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
@@ -38,9 +39,6 @@ GROUP = 32
 # Instruction sets that multiply bytes and add in 32 bits.
 WITHOUT_OVERFLOW = ("avx_vnni", "avx512_vnni", "amx_int8")
 
-# {name: (B, T) int32} → the graph's output.
-RunGraph: TypeAlias = Callable[[Mapping[str, np.ndarray]], np.ndarray]
-
 
 @dataclass(frozen=True)
 class GraphModel:
@@ -49,7 +47,7 @@ class GraphModel:
     It is a `models.rows.Forward`.
     """
 
-    run: RunGraph
+    run: Callable[[Mapping[str, np.ndarray]], np.ndarray]
     engine: Engine
     precision: Precision
     tokens: int = TOKENS
@@ -57,10 +55,13 @@ class GraphModel:
     batch: else its output would depend on the others."""
     step: int = 1
     """Lengths of batches are multiples of it."""
+    lock: AbstractContextManager[Any] = nullcontext()
+    """Held while a batch runs: a request of OpenVINO is for one thread at a time."""
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """Run a batch."""
-        return self.run(rows)
+        with self.lock:
+            return self.run(rows)
 
 
 def graph_model(
@@ -176,7 +177,7 @@ def _openvino_file(file: Path, threads: int | None) -> GraphModel:
         results = model(standard_rows(rows))
         return _joined([results[name] for name in outputs])
 
-    return GraphModel(_by_one_thread(run), "openvino", "float32", step=OPENVINO_STEP)
+    return GraphModel(run, "openvino", "float32", step=OPENVINO_STEP, lock=Lock())
 
 
 def _saved_model(file: Path) -> GraphModel:
@@ -271,15 +272,4 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
         # a copy, since the next call overwrites the output
         return np.array(request.infer({**inputs, **angles}, share_inputs=True)[network.output])
 
-    return GraphModel(_by_one_thread(run), "openvino", precision, step=OPENVINO_STEP)
-
-
-def _by_one_thread(run: RunGraph) -> RunGraph:
-    """The function, for which threads wait: a request of OpenVINO raises an error while it runs."""
-    lock = Lock()
-
-    def waiting(rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        with lock:
-            return run(rows)
-
-    return waiting
+    return GraphModel(run, "openvino", precision, step=OPENVINO_STEP, lock=Lock())
