@@ -108,8 +108,11 @@ def _settled(settings: Any, typed: dict[str, list[str]]) -> Any:
     """The settings with the values that words stand for; raises InputError as `parsed`."""
     types = flag_types(settings)
     if "config" in typed and "config" not in types:
-        file = find_recipe("".join(typed.pop("config")))
-        typed = yaml_values(file, settings) | typed
+        values = yaml_values(find_recipe("".join(typed.pop("config"))), settings)
+        # A typed flag also replaces keys in whose place it is given: --vocab that of vocab-size.
+        alternatives = getattr(settings, "alternatives", {})
+        replaced = {key for flag in typed for key in alternatives.get(flag, ())}
+        typed = {key: words for key, words in values.items() if key not in replaced} | typed
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:

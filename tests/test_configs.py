@@ -72,6 +72,16 @@ def test_a_recipe_needs_only_a_corpus_and_an_output(parsed, name):
         assert not architecture.unknown
 
 
+@pytest.mark.parametrize("name", NAMES)
+def test_a_vocabulary_or_a_checkpoint_takes_the_place_of_what_a_recipe_has(parsed, name):
+    needed = ["--config", name, "--corpus", "x.txt", "--output", "run"]
+    if name != "continue":
+        assert parsed("pretrain", *needed, "--vocab", "vocab.txt").vocab_size is None
+    settings = parsed("pretrain", *needed, "--init-from", "x.zip")
+    assert (settings.architecture, settings.vocab_size) == (None, None)
+    assert settings.embeddings == "random"
+
+
 TOY = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 SHORT = {"length": 32, "batch-size": 8, "steps": 2, "held-out": 0, "precision": "float32"}
 

@@ -73,6 +73,15 @@ class MaskingConfig:
         return max(self.rate(0.0), self.rate(1.0))
 
 
+def check_masks(objective: ObjectiveName, masking: MaskingConfig) -> None:
+    """Raise InputError for settings of masks where no words are masked."""
+    if objective == "causal" and masking != MaskingConfig():
+        raise InputError(
+            "--mask-rate, --mask-replace-rate and --random-replace-rate are settings for masked "
+            "words, but --objective causal masks none. Remove them."
+        )
+
+
 def predictions_per_row(length: int, mask_rate: float) -> int:
     """The maximum number of predictions in a sequence of this length; at least 1.
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -55,7 +55,7 @@ class GraphModel:
     batch: else its output would depend on the others."""
     step: int = 1
     """Lengths of batches are multiples of it."""
-    lock: AbstractContextManager[Any] = nullcontext()
+    lock: AbstractContextManager[Any] = field(default_factory=nullcontext)
     """Held while a batch runs: a request of OpenVINO is for one thread at a time."""
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:

@@ -173,8 +173,8 @@ def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source:
     elif own.vocabulary != tokenizer.vocabulary:
         raise InputError(
             f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
-            f"own has {len(own.vocabulary):,} and other ids. Remove --vocab, and prepare rows with "
-            "the checkpoint's vocab.txt."
+            f"own, with the words of --extend-vocab, has {len(own.vocabulary):,} and other ids. "
+            "Give --corpus without --vocab, or rows that were prepared with that vocabulary."
         )
 
 

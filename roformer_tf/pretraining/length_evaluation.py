@@ -14,7 +14,7 @@ from roformer_tf.corpus.documents import (
     find_files,
     read_documents,
 )
-from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, check_masks
 from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError, check_numbers
@@ -97,6 +97,8 @@ class EvaluateCorpusConfig(CorpusConfig):
                 "could change. Give one."
             )
         check_numbers(self, "max_tokens", "trained_length", at_least=1)
+        if self.trained_length is not None and not self.scalings:
+            raise InputError("--trained-length is for --scalings. Give both or neither.")
         check_numbers(self, "held_out", above=0, below=1)
         check_numbers(self, "seed", at_least=0)
         if self.output is not None and is_folder(self.output):
@@ -121,6 +123,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     files = find_files(config.corpus)
     precision = choose_precision(config.precision)
     model, tokenizer, objective = open_language_model(config.model, config.objective, precision)
+    check_masks(objective, config.masking)
     trained = model.config.trained_length or model.config.max_position_embeddings
     lengths = tuple(sorted(set(config.lengths))) or (min(DEFAULT_LENGTH, trained),)
     read = CorpusReport()

@@ -5,11 +5,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.batches import MixingConfig
-from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, predictions_per_row
+from roformer_tf.corpus.objectives import (
+    MaskingConfig,
+    ObjectiveName,
+    check_masks,
+    predictions_per_row,
+)
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers, check_packages
@@ -127,6 +132,8 @@ class InitializationConfig:
                 "give either --init-from, to continue from a checkpoint, or --architecture, "
                 "for a new model."
             )
+        if self.init_from and self.embeddings != "random":
+            raise InputError("--init-from has its own embeddings. Remove --embeddings.")
         if self.extend_vocab and not self.init_from:
             raise InputError(
                 "--extend-vocab adds to a checkpoint's vocabulary. Give the checkpoint with "
@@ -210,6 +217,12 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     project: str = "roformer-tf"
     """Project there; at MLflow an experiment."""
 
+    alternatives: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vocab": ("vocab-size",),
+        "init-from": ("architecture", "embeddings", "vocab-size"),
+    }
+    """Flags, and the keys of a recipe in whose place each is given."""
+
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
             raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
@@ -220,11 +233,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
             raise InputError("--rows have their own vocabulary. Remove --vocab.")
         if self.vocab and self.extend_vocab:
             raise InputError("--extend-vocab creates the vocabulary. Remove --vocab.")
-        if self.objective == "causal" and self.masking != MaskingConfig():
-            raise InputError(
-                "--mask-rate, --mask-replace-rate and --random-replace-rate are settings for "
-                "masked words, but --objective causal masks none. Remove them."
-            )
+        check_masks(self.objective, self.masking)
         if self.tracker is not None:
             check_packages(f"--tracker {self.tracker}", self.tracker, self.tracker)
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)

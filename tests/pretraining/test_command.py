@@ -580,6 +580,10 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
             "either --init-from",
         ),
         ({"init_from": "x.zip"}, "Remove --vocab-size"),
+        (
+            {"init_from": "x.zip", "vocab_size": None, "embeddings": "neighbours"},
+            "Remove --embeddings",
+        ),
         ({"corpus": (), "rows": "rows", "vocab": "x"}, "have their own vocabulary"),
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),

@@ -307,6 +307,8 @@ def test_each_scaling_equals_its_setting_in_the_config(models, corpus, tmp_path,
         ("--data x.tsv", "give either --corpus"),
         ("--output x.png", "the plot next to it"),
         ("--objective masked", "is a causal model"),
+        ("--mask-rate 0.5", "--objective causal masks none"),
+        ("--trained-length 8", "Give both or neither"),
     ],
 )
 def test_bad_input_is_one_message(models, corpus, words, message, capsys, tmp_path, monkeypatch):
