@@ -210,7 +210,7 @@ def _main(arguments: list[str]) -> int:
         file = getattr(error, "filename", None)
         message = _(
             "cannot write{target}: {problem}. Completed files are intact. Free some space and run "
-            "the same command again: it resumes.",
+            "the same command again.",
             target=f" {file}" if file else "",
             problem=problem,
         )

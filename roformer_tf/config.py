@@ -14,11 +14,14 @@ _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
     "position_embedding_type": ("rotary", "learned", "sinusoidal", "t5", "none"),
     "rotary_style": ("interleaved", "half"),
+    "rotary_value": (False, True),
+    "use_logn_attn": (False, True),
     "norm_type": ("layer_norm", "rms_norm"),
+    "use_bias": (True, False),
     "attention_type": (None, "bidirectional", "causal", "unilm"),
     "pooling": ("cls", "mean", "pooler"),
-    **dict.fromkeys(("rotary_value", "use_logn_attn", "use_bias"), (True, False)),
-    **dict.fromkeys(("crf", "shared_tokens"), (True, False)),
+    "crf": (False, True),
+    "shared_tokens": (False, True),
 }
 
 POINTER_SIZE = 64

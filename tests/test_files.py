@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from roformer_tf import files
-from roformer_tf.checkpoints import huggingface
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
@@ -25,6 +24,7 @@ from roformer_tf.files import (
     temporary_folder,
     write_text,
 )
+from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tasks.classification import Classification
 
 
@@ -372,7 +372,7 @@ def test_deep_nesting_is_reported_for_every_kind_of_file(name, tmp_path, capsys,
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     config = RoFormerConfig(9, 8, 1, 2, 8)
-    huggingface.write(folder, config, {}, "RoFormerModel")
+    RoFormerEncoder(config).save_pretrained(folder)
     (folder / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n好\n", encoding="utf-8")
     (folder / "metrics.jsonl").write_text('{"step": 1, "loss": 1.0}\n')
     if name.endswith("index.json"):

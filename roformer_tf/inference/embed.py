@@ -289,11 +289,12 @@ def _parts(pooling: Pooling) -> tuple[str, ...]:
     return ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
 
 
-def embedder_of(model: "RoFormerForSentenceSimilarity", name: str) -> TextEmbedder:
+def embedder_of(
+    model: "RoFormerForSentenceSimilarity", name: str, settings: EmbeddingConfig
+) -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.heads import SentenceEmbedder
 
-    size, length = model.config.hidden_size, model.config.max_position_embeddings
-    vectors = SentenceEmbedder(model.encoder, model.pooler)
-    settings, choice = EmbeddingConfig("pooler", length), Choice("keras", "float32")
+    size, choice = model.config.hidden_size, Choice("keras", "float32")
+    vectors = SentenceEmbedder(model.encoder, model.pooler, settings.pooling)
     return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", choice)

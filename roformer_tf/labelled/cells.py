@@ -50,14 +50,22 @@ def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
 def read_label(value: Any) -> str:
     """A label as text, without white space or invisible characters around it; NaN means none.
 
-    Raises BadCellError for a missing label, and for a list of labels.
+    Raises BadCellError for a missing label, and for a list of several labels.
     """
+    value = unwrapped(value)
     if isinstance(value, list | tuple | dict):
         raise BadCellError(f"has the label {shortened(value)}, but the task takes a single one")
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
     return _sound(stripped(value), "label")
+
+
+def unwrapped(value: Any) -> Any:
+    """The label in a list of one, as doccano writes it, None in an empty one; else the value."""
+    if isinstance(value, list | tuple) and len(value) < 2:
+        return value[0] if value else None
+    return value
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:

@@ -61,6 +61,7 @@ POSITIVES = _groups("""
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
 LABELS = SEVERAL + _folded("""
     label tag class category target score rating sentiment polarity emotion stars intent topic
+    relevance similarity sim 相关性 相关度 匹配 是否匹配
     标签 类别 分类 分数 评分 得分 情感 情绪 极性 倾向 类型 种类 类目 类标 标注 打分 星级 评级
     等级 意图 主题 领域 情感倾向 情感极性 情感标签 情感分类 情感类别 情感类型 情感得分 情感分数
     情感值 情感标注 情绪标签 情绪类别 标签名称 标注结果 标注标签 人工标注 分类标签 分类结果

@@ -13,7 +13,13 @@ from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_label, read_text
+from roformer_tf.labelled.cells import (
+    BadCellError,
+    is_missing,
+    parsed,
+    read_label,
+    read_text,
+)
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
@@ -80,7 +86,7 @@ def find_entities(
 
 def _are_entities(values: Iterable[Any]) -> bool:
     """Whether the cells of a column are entities, in nearly all rows, and some row has one."""
-    cells = [value for value in values if value is not None]
+    cells = [value for value in values if not is_missing(value)]
     items = [_items_or_none(cell) for cell in cells]
     fit = sum(each is not None for each in items)
     return any(items) and fit >= 0.9 * len(cells)  # a tenth may be mistakes
@@ -100,8 +106,8 @@ def read_entities(row: Row, columns: EntityColumns) -> Example:
     Raises BadCellError for entities that are not in the text.
     """
     text = read_text(row.cells, columns.text)
-    cell = find_cell(row.cells, columns.entities)
-    if cell is None:
+    cell = row.cells.get(columns.entities)
+    if is_missing(cell):
         raise BadCellError(UNLABELLED)
     spans = {_span(text, item) for item in _items(cell)}
     return Example((text,), ordered(spans), row.source_line)

@@ -76,11 +76,12 @@ def _unit_examples(
 
     Its columns may have other names.
     """
-    sample = sample_of(columns.open(path, ()))
+    wanted = (*texts, label or "")
+    sample = sample_of(columns.open(path, wanted))
     # In a file with other names, such as a test set, the columns are looked for again.
     named = (texts, label) if {*texts, label} <= {*sample.table.columns, None} else ((), None)
     # Opened again: the first rows have been read.
-    rows = columns.open(path, ()).rows
+    rows = columns.open(path, wanted).rows
     find = find_units_or_entities if task.labelling.has_spans else find_unit_columns
     detected = find(sample, *named)
     if detected is None:

@@ -367,20 +367,21 @@ class RoFormerForSentenceEmbedding(EncoderModel):
 
 
 class SentenceEmbedder(keras.Model):
-    """Vectors of length 1 from the encoder and the pooler of a sim model.
+    """Vectors of length 1 from the encoder, and by default the pooler, of a sim model.
 
     Call: the encoder's dict → vectors (B, H) float32 of length 1: their products are cosines. It
     does not score the vocabulary, which is most of the work of a sim model.
     """
 
-    def __init__(self, encoder: RoFormerEncoder, pooler: Pooler) -> None:
+    def __init__(self, encoder: RoFormerEncoder, pooler: Pooler, pooling: str = "pooler") -> None:
         super().__init__()
-        self.encoder, self.pooler = encoder, pooler
+        self.encoder, self.pooler, self.pooling = encoder, pooler, pooling
         self.built = True  # both parts have their weights already
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Pool and normalize."""
-        return ops.normalize(pooled(self.encoder, self.pooler, "pooler", inputs, training), axis=-1)
+        vectors = pooled(self.encoder, self.pooler, self.pooling, inputs, training)
+        return ops.normalize(vectors, axis=-1)
 
 
 # Configs

@@ -79,6 +79,8 @@ def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
     data, annotations = cells.get("data"), cells.get("annotations")
     if not isinstance(data, dict) or not isinstance(annotations, list):
         return cells
+    # A task that was skipped has such an annotation, too.
+    annotations = [x for x in annotations if not (isinstance(x, dict) and x.get("was_cancelled"))]
     if not annotations:
         return data
     results = annotations[0].get("result") if isinstance(annotations[0], dict) else None
@@ -117,8 +119,9 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
                     yield Record(number, {}, "is no question of a paragraph's 'qas'")
                     continue
                 values = {**paragraph, **question}
-                cells = {
-                    name: next((values[x] for x in names if x in values), None)
+                known = {
+                    name: [values[x] for x in names if x in values]
                     for name, names in _QUESTION.items()
                 }
-                yield Record(number, cells)
+                # A test set has no answers, which does not mean that its questions have none.
+                yield Record(number, {name: cells[0] for name, cells in known.items() if cells})

@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
+from roformer_tf.checkpoints.sources import embedding_settings
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import embedder_of
 from roformer_tf.inference.generate import nearest_paraphrases, open_generator
+from roformer_tf.inference.opening import open_model
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import ModelRoutes
 from roformer_tf.serving.batching import Batcher, Deliver
@@ -57,8 +59,11 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
             "bfloat16. Omit --engine."
         )
     model = open_generator(source, config.attention_type, precision)
-    embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
-    if embedder is not None:
+    embedder = None
+    if getattr(model, "pooler", None) is not None:
+        with open_model(source) as opened:
+            settings = embedding_settings(opened.checkpoint, opened.files)
+        embedder = embedder_of(model, name, settings)
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     model.generate([SAMPLE], max_tokens=16)
     return ServedGenerator(name, model, embedder, Choice("keras", precision))

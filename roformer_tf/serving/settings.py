@@ -88,8 +88,9 @@ class ApiConfig:
 
     @property
     def key(self) -> str | None:
-        """The key that clients must send; None: no key."""
-        return os.environ.get(KEY_VARIABLE) if self.api_key is None else self.api_key
+        """The key that clients must send, without white space around it; None: no key."""
+        key = os.environ.get(KEY_VARIABLE) if self.api_key is None else self.api_key
+        return key and key.strip()
 
 
 @dataclass(frozen=True, kw_only=True)

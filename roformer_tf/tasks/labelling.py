@@ -12,9 +12,9 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.cells import find_cell, read_label, read_text, to_number
+from roformer_tf.labelled.cells import BadCellError, read_label, read_text, to_number
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import UNLABELLED, Example, Label
 from roformer_tf.labelled.splits import Question, example_key, text_question
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
@@ -74,7 +74,9 @@ class Labelling(Part):
         Raises BadCellError for a cell that is no text, or no label.
         """
         values = tuple(read_text(row.cells, column) for column in texts)
-        target = None if label is None else cls.read_label(find_cell(row.cells, label), separator)
+        if label is not None and label not in row.cells:  # in JSON
+            raise BadCellError(UNLABELLED)
+        target = None if label is None else cls.read_label(row.cells[label], separator)
         return Example(values, target, row.source_line)
 
     @classmethod

@@ -203,9 +203,9 @@ def write(tmp_path):
     return write
 
 
-def read(path, **columns):
+def read(path, task=None, **columns):
     config = ColumnsConfig(**columns)
-    layout = find_layout(path, config, None, TASKS)
+    layout = find_layout(path, config, task, TASKS)
     return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
 
 
@@ -319,6 +319,56 @@ def test_choices_of_label_studio_are_labels(write, several):
     assert [texts for texts, _ in examples] == [(text,) for text in GOOD]
     wanted = names if several else [name for (name,) in names]
     assert [label for _, label in examples[:2]] == [tuple(x) if several else x for x in wanted]
+
+
+def test_skipped_annotations_of_label_studio_are_no_labels(write):
+    skipped = {"was_cancelled": True, "result": []}
+    real = {"result": [{"value": {"choices": ["好"]}, "type": "choices"}]}
+    other = {"result": [{"value": {"choices": ["坏"]}, "type": "choices"}]}
+    tasks = [
+        {"annotations": annotations, "data": {"text": text}}
+        for annotations, text in zip(
+            [[skipped, real], [other], [skipped], [real], [other]], GOOD, strict=True
+        )
+    ]
+    layout, examples = read(write("a.json", json.dumps(tasks)))
+    assert layout.task.name == "classification"
+    assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
+
+
+def test_lists_of_one_label_of_doccano_are_labels(write):
+    labels = [["好"], ["坏"], [], ["好"], ["坏"]]
+    rows = [{"text": x, "label": y} for x, y in zip(GOOD, labels, strict=True)]
+    lines = "\n".join(map(json.dumps, rows))
+    layout, examples = read(write("a.jsonl", lines))
+    assert layout.task.name == "classification"
+    assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
+    rows[0]["label"].append("快")
+    layout, _ = read(write("b.jsonl", "\n".join(map(json.dumps, rows))))
+    assert layout.task.name == "multilabel"
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "scores"),
+    [
+        ("reranking", "query document relevance", "1 0 1 0 0"),
+        ("embedding", "sentence1 sentence2 sim", "85% 10% N/A 0 50%"),
+    ],
+)
+def test_scores_of_pairs_are_read(task, columns, scores, write):
+    rows = [columns.split(), *zip(["天气"] * 5, GOOD, scores.split(), strict=True)]
+    layout, examples = read(write("a.tsv", as_lines(*rows)), task)
+    assert layout.label_column == columns.split()[2]
+    labels = [label for _, label in examples]
+    wanted = [0.85, 0.1, 0, 0.5] if task == "embedding" else [(1, 0, 1, 0, 0)]
+    assert [getattr(label, "relevance", label) for label in labels] == wanted
+
+
+def test_rows_of_json_without_the_key_of_the_label_are_unlabelled(write):
+    rows = [{"text": x, "label": y} for x, y in zip(GOOD[:2], "好坏", strict=True)]
+    rows += [{"text": x} for x in BAD]
+    _, examples = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert [label for _, label in examples] == ["好", "坏"]
 
 
 @pytest.mark.parametrize(

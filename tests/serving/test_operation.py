@@ -38,7 +38,7 @@ def basic(password):
 @pytest.mark.parametrize("source", ["flag", "variable"])
 def test_a_key_is_required(source, monkeypatch):
     if source == "variable":
-        monkeypatch.setenv(KEY_VARIABLE, "密钥")
+        monkeypatch.setenv(KEY_VARIABLE, "密钥\r")  # of a file with Windows' line ends
     client = client_of(**({"api_key": "密钥"} if source == "flag" else {}))
     authorized = {"Authorization": "Bearer 密钥".encode()}
     for path in ("/v1/models", "/", "/docs", "/metrics", "/openapi.json"):

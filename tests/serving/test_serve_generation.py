@@ -11,11 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import keras
+import numpy as np
 import pytest
 
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import embedder_of
+from roformer_tf.inference.embed import VectorSettings, embedder_of
 from roformer_tf.inference.generate import nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
@@ -53,7 +55,7 @@ def sim():
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
     result = RoFormerForSentenceSimilarity(config)
     result.tokenizer = tokenizer
-    return ServedGenerator("sim", result, embedder_of(result, "sim"))
+    return ServedGenerator("sim", result, embedder_of(result, "sim", EmbeddingConfig("pooler", 64)))
 
 
 @pytest.fixture(scope="module")
@@ -437,6 +439,16 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
     assert [len(each) for each in response["generations"]] == [3, 3]
     cosines = [item["score"] for item in response["generations"][0]]
     assert cosines == sorted(cosines, reverse=True)
+
+
+@pytest.mark.parametrize("pooling", ["mean", "pooler"])
+def test_vectors_are_those_of_embed(pooling, sim, tmp_path):
+    folder = tmp_path / "model"
+    sim.model.save_pretrained(folder)
+    EmbeddingConfig(pooling, 8).save(folder)
+    texts = ["今天天气很好" * 3, "北京"]
+    served = served_generator(folder).embedder.embed(texts)
+    np.testing.assert_allclose(served, VectorSettings().open(folder).embed(texts), atol=1e-6)
 
 
 def test_the_service_documents_its_requests_and_responses(model, folder, running):

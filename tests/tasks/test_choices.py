@@ -221,6 +221,13 @@ def test_labels_are_indices_or_texts(task, tmp_path):
     assert read[0].texts == ("天气0", "好", "坏")
 
 
+def test_labels_that_count_from_1_are_refused(tmp_path):
+    rows = [{"text": f"天气{n}", "choices": ["好", "坏"], "label": 1 + n % 2} for n in range(4)]
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    with pytest.raises(InputError, match=r"a\.jsonl:2 has the label 2, .* subtract 1"):
+        read_examples(path, layout, ColumnsConfig())
+
+
 @pytest.mark.parametrize(
     ("first", "second", "labels"),
     [
@@ -344,7 +351,7 @@ def test_predict_file_returns_the_same_predictions(models, tmp_path):
 def test_exports_predict_the_same(gaps, models, tmp_path):
     pytest.importorskip("onnx")
     if gaps:  # models of transformers have no input for the positions of masks
-        with pytest.raises(InputError, match="--to onnxruntime"):
+        with pytest.raises(InputError, match="Export it as onnxruntime"):
             export(models[gaps], tmp_path / "onnx", "onnx")
     export(models[gaps], tmp_path / "onnx", "onnxruntime" if gaps else "onnx")
     want = roformer_tf.load(models[gaps], precision="float32", engine="keras")(ROWS)

@@ -80,6 +80,14 @@ TRIAL = [
 ]
 
 
+def test_articles_of_a_test_set_have_no_answers_that_could_be_wrong(tmp_path):
+    question = {"id": "d", "question": "谁"}
+    path = tmp_path / "test.json"
+    articles = [{"paragraphs": [{"context": CONTEXT, "qas": [question]}]}, *ARTICLES]
+    path.write_text(json.dumps({"data": articles}), encoding="utf-8")
+    assert [example.id for example in read(path)] == ["a", "b", "c"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "want"),
     [

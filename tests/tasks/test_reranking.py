@@ -198,6 +198,8 @@ def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
         relevance = tuple(float(text == hit.text) for text in documents)
         label = Judgment(relevance, tuple(x.score for x in plain))
         assert task.metrics.sureness(label, prediction) == number + 1
+    none = Judgment((0.0,) * len(documents), label.search)
+    assert task.metrics.sureness(none, prediction) == len(documents) + 1
     assert [hit.text for hit in reranked] != documents
 
 

@@ -299,7 +299,7 @@ def _long(report: Report, _: Translator) -> Iterator[str]:
 
 def _uneven(report: Report, _: Translator) -> Iterator[str]:
     labels = report["data"][0]["labels"]
-    if not labels or len(labels) < 2:
+    if not labels or len(labels) < 2 or "per_class" not in report:
         return
     rarest, commonest = min(labels, key=labels.__getitem__), max(labels, key=labels.__getitem__)
     if labels[commonest] >= IMBALANCE * labels[rarest]:

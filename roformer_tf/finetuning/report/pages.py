@@ -4,6 +4,7 @@ The card is the `README.md` of a fine-tuned model's folder. It starts with YAML 
 hub reads it.
 """
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path, PurePath
@@ -106,6 +107,7 @@ def report_templates(
         "interval": interval,
         "lowest_f1": lowest_f1,
         "metric": partial(metric_of, report),
+        "quoted": shlex.quote,
         "rate": spelled,
         "spread": spread,
         "title": lambda metric: _(metric.title),

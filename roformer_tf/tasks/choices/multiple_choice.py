@@ -105,7 +105,13 @@ class ChoiceLabelling(ListLabelling):
         """The text and its candidates; `complete` decides between the meanings of the label."""
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)
-        right = None if label is None else meanings_of(row.cells.get(label), listed)
+        value = None if label is None else row.cells.get(label)
+        if value not in listed and to_number(value) == len(listed):
+            raise InputError(
+                f"{row.source_line} has the label {value!r}, but the {len(listed)} choices count "
+                "from 0. If the labels count from 1, subtract 1 from all of them."
+            )
+        right = None if label is None else meanings_of(value, listed)
         return Example((read_text(row.cells, text), *listed), right, row.source_line)
 
     @classmethod

@@ -85,7 +85,7 @@ class RerankingLabelling(ListLabelling):
 
     @classmethod
     def _relevance(cls, value: Any) -> float:
-        number = to_number(int(value) if isinstance(value, bool) else value)
+        number = to_number(int(value) if isinstance(value, bool) else value, as_shown=True)
         if number is None or number < 0:
             raise BadCellError(f"has the label {value!r}, but relevance is a number of at least 0")
         return number
@@ -216,8 +216,8 @@ class RerankingMetrics(Metrics):
         ]
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
-        """The rank of the first relevant document."""
-        return float(min(self._ranks(label, prediction), default=NOT_FOUND))
+        """The rank of the first relevant document; one more than there are if it is not found."""
+        return float(min(self._ranks(label, prediction), default=len(label.relevance) + 1))
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The first relevant document, the document that is first, and the query."""

@@ -72,7 +72,7 @@ class VectorLabelling(Labelling):
     def read_label(cls, value: Any, separator: str) -> Label:
         """A finite number; of three texts B or C, the one nearer to A."""
         # "B" and "C" are no numbers, so a label is one or the other.
-        name, number = read_label(value), to_number(value)
+        name, number = read_label(value), to_number(value, as_shown=True)
         if number is None and name.upper() not in ("B", "C"):
             raise BadCellError(
                 f"has the label {name!r}, but pairs have a number, and of three texts B or C is "
