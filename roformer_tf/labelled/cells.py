@@ -52,20 +52,14 @@ def read_label(value: Any) -> str:
 
     Raises BadCellError for a missing label, and for a list of several labels.
     """
-    value = unwrapped(value)
+    if isinstance(value, list | tuple) and len(value) < 2:  # as doccano writes it
+        value = value[0] if value else None
     if isinstance(value, list | tuple | dict):
         raise BadCellError(f"has the label {shortened(value)}, but the task takes a single one")
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
     return _sound(stripped(value), "label")
-
-
-def unwrapped(value: Any) -> Any:
-    """The label in a list of one, as doccano writes it, None in an empty one; else the value."""
-    if isinstance(value, list | tuple) and len(value) < 2:
-        return value[0] if value else None
-    return value
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:

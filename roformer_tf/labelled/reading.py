@@ -13,13 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import (
-    BadCellError,
-    is_missing,
-    to_number,
-    unwrapped,
-    without_nan,
-)
+from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
@@ -143,10 +137,7 @@ def _labels_layout(
         )
     if columns.first_line == "auto" and not sample.table.has_header:
         check_no_header(sample, label, separator)
-    labels = [x[label] for x in sample.rows if label in x]
-    if max((len(x) for x in labels if isinstance(x, list | tuple)), default=0) < 2:
-        labels = list(map(unwrapped, labels))
-    labels = [x for x in labels if not is_missing(x)]
+    labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     if chosen is None or selected.labelling.separates_labels:
