@@ -109,7 +109,7 @@ def _settled(settings: Any, typed: dict[str, list[str]]) -> Any:
     types = flag_types(settings)
     if "config" in typed and "config" not in types:
         values = yaml_values(find_recipe("".join(typed.pop("config"))), settings)
-        # A typed flag also replaces keys in whose place it is given: --vocab that of vocab-size.
+        # A typed flag also replaces other keys: with --vocab the file's vocab-size has no effect.
         alternatives = getattr(settings, "alternatives", {})
         replaced = {key for flag in typed for key in alternatives.get(flag, ())}
         typed = {key: words for key, words in values.items() if key not in replaced} | typed

@@ -99,8 +99,9 @@ class Files(ExitStack):
         with _zip_errors(self.path):
             end = PurePosixPath(name).parts
             members = [x for x in self._archive.infolist() if _path(x).parts[-len(end) :] == end]
-            if folders := _checkpoint_folders(list(map(_path, self._archive.infolist()))):
-                members = [x for x in members if _path(x) in {folder / name for folder in folders}]
+            folders = _checkpoint_folders([_path(x) for x in self._archive.infolist()])
+            wanted = {folder / name for folder in folders}
+            members = [x for x in members if not wanted or _path(x) in wanted]
             if not members:
                 return None
             if len(members) > 1:
@@ -176,7 +177,8 @@ def _zip_errors(path: Path) -> Iterator[None]:
 def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     """The files in the folder of a zip's one checkpoint."""
     # On Windows, a name with a colon would be on another drive.
-    files = [x for x in archive.infolist() if x.filename[-1:] != "/" and ":" not in x.filename]
+    files = [info for info in archive.infolist() if ":" not in info.filename]
+    files = [info for info in files if not info.filename.endswith("/")]
     folders = _checkpoint_folders([_path(info) for info in files])
     if not folders:
         raise InputError(

@@ -175,8 +175,8 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
     revision = quote(model.revision, safe="")
     if model.is_modelscope:
         read = _modelscope_files
-        path = f"repo/files?Revision={revision}&Recursive=True"
-        url = f"{model.endpoint}/api/v1/models/{model.id}/{path}"
+        query = f"Revision={revision}&Recursive=True"
+        url = f"{model.endpoint}/api/v1/models/{model.id}/repo/files?{query}"
     else:
         read = _huggingface_files
         url = f"{model.endpoint}/api/models/{model.id}/revision/{revision}?blobs=true"

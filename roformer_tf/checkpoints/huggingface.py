@@ -115,12 +115,9 @@ def write(
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
     save_tensors(tensors, folder / WEIGHTS, {"format": "pt"})  # transformers requires this metadata
-    card = folder / MODEL_CARD
     if config.is_v2:  # transformers would load it without an error, and compute something else
         templates = environment(Path(__file__).parent)
-        write_text(card, markdown(templates, "v2_card.md.jinja", config=config))
-    elif card.is_file() and b"\n- roformer-v2\n" in card.read_bytes():
-        remove(card)  # of a model that was in the folder before
+        write_text(folder / MODEL_CARD, markdown(templates, "v2_card.md.jinja", config=config))
     values = _config_values(config, architecture, kind)
     # transformers' `generate` needs to know which token begins and ends a text.
     if architecture in (CAUSAL, "BertLMHeadModel"):

@@ -166,7 +166,9 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     if output.to == "tf1":
         vocabulary = None if tokenizer is None else tokenizer.vocabulary_text().encode()
         if tokenizer is not None and not tokenizer.lower_case:
-            logger.warning("%s does not record lower_case=False: give it to its tokenizer.", target)
+            logger.warning(
+                "%s cannot record that it is cased: open it with lower_case=False.", target
+            )
         tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
         with temporary_folder(target) as folder:

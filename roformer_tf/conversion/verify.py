@@ -172,8 +172,9 @@ def their_outputs(
         _check_known(against, checkpoint, source.name)
         to: CheckpointLayout = "tf1" if against == "bert4keras" else "own"
         # The library must read a file that it supports; converting is tested separately.
+        is_readable = (checkpoint.layout == "tf1") == (against == "bert4keras")
         # A saved regression predicts labels, our model standardized ones.
-        if (checkpoint.layout == "tf1") != (to == "tf1") or checkpoint.config.has_label_scale:
+        if not is_readable or checkpoint.config.has_label_scale:
             folder = scratch / "checkpoint"
             config = checkpoint.config.replace(label_mean=0.0, label_deviation=1.0)
             stored = Stored(replace(checkpoint, config=config), None, {})

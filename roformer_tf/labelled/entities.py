@@ -13,13 +13,7 @@ from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import (
-    BadCellError,
-    is_missing,
-    parsed,
-    read_label,
-    read_text,
-)
+from roformer_tf.labelled.cells import BadCellError, is_missing, parsed, read_label, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered

@@ -39,7 +39,8 @@ class EagerCalls:
         The first call of a kind is Keras' own: tracing takes as long as twenty calls. A model whose
         layers or variables have changed, by `quantize` or `enable_lora`, is traced again.
         """
-        if settings not in ({}, {"training": False}, {"training": None}) or not _is_known(inputs):
+        is_inference = settings in ({}, {"training": False}, {"training": None})
+        if not (is_inference and _is_known(inputs)):
             return None
         if not is_called_alone(keras) or model.run_eagerly or not _is_ours(model):
             return None

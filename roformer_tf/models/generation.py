@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from itertools import count
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from roformer_tf.config import RoFormerConfig
@@ -91,8 +90,10 @@ class GenerationMixin:
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""
+        if config.beams == 1:
+            return
         for stop in config.stop:
-            if config.beams > 1 and stop not in self.own_tokenizer.vocabulary:
+            if stop not in self.own_tokenizer.vocabulary:
                 raise InputError(
                     f"stop is {stop!r}, but beams end at single tokens, and the vocabulary lacks "
                     "it. Omit beams, or stop at another text."
@@ -135,5 +136,9 @@ class TextStream:
 
 def turns_of(prompts: Sequence[Sequence[int]]) -> list[int]:
     """The number of each among equal prompts: 0 for the first, 1 for the second."""
-    numbers: defaultdict[tuple[int, ...], Iterator[int]] = defaultdict(count)
-    return [next(numbers[tuple(prompt)]) for prompt in prompts]
+    seen: Counter[tuple[int, ...]] = Counter()
+    turns = []
+    for prompt in prompts:
+        turns.append(seen[tuple(prompt)])
+        seen[tuple(prompt)] += 1
+    return turns

@@ -11,11 +11,9 @@ import keras
 import numpy as np
 
 from roformer_tf.checkpoints import huggingface
-from roformer_tf.checkpoints.archives import CONFIG, TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import remove
 from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.models.eager_calls import EagerCalls
@@ -186,9 +184,6 @@ class PretrainedModel(keras.Model):
                 max_length=min(max_length or positions, positions),
                 causal=self.architecture == huggingface.CAUSAL,
             )
-        elif (Path(folder) / CONFIG).is_file():  # a model was in the folder before
-            for name in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG):
-                remove(Path(folder) / name)
         # After the tokenizer, which some vocabularies cannot be saved with.
         huggingface.write(
             *(folder, self.config, arrays, self.architecture, "float32", ids),

@@ -221,7 +221,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
         "vocab": ("vocab-size",),
         "init-from": ("architecture", "embeddings", "vocab-size"),
     }
-    """Flags, and the keys of a recipe in whose place each is given."""
+    """Flags, and the keys of a recipe that each replaces."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):

@@ -377,7 +377,7 @@ def test_a_cased_vocabulary_gives_a_warning_where_it_is_not_recorded(unpacked, t
     run(folder, tmp_path / "own", "own")
     assert caplog.messages == []
     run(folder, tmp_path / "tf1", "tf1")
-    assert "tf1 does not record lower_case=False" in caplog.text
+    assert "tf1 cannot record that it is cased" in caplog.text
 
 
 def test_a_bidirectional_gpt_model_gives_a_warning(unpacked, tmp_path, caplog):

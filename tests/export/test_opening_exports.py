@@ -1,6 +1,7 @@
 """Exported folders can be opened like any model and give the predictions of the original."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
 
@@ -128,6 +129,15 @@ ROWS = {
     "regression": [{"text": text, "label": i} for i, text in enumerate(TEXTS)],
     "embedding": [{"a": TEXTS[0], "b": text, "label": i % 2} for i, text in enumerate(TEXTS)],
 }
+
+
+@pytest.mark.quick_cases("openvino")
+@pytest.mark.parametrize("to", TARGETS)
+def test_threads_may_share_an_export(to, exported):
+    predictor = roformer_tf.load(exported(to, "classification"))
+    want = predictor(TEXTS)
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(predictor, [TEXTS] * 40)) == [want] * 40
 
 
 @pytest.mark.quick_cases("openvino-embedding")

@@ -107,28 +107,6 @@ def test_nothing_is_written_with_a_vocabulary_that_cannot_be_saved(released, tmp
     assert not (tmp_path / "saved").exists()
 
 
-def test_nothing_of_an_earlier_model_is_left_in_a_saved_folder(released, tmp_path):
-    earlier = RoFormerForMaskedLM.from_pretrained(released("v2_char"))
-    earlier.save_pretrained(tmp_path)
-    assert len(list(tmp_path.iterdir())) == 6
-    model = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
-    model.save_pretrained(tmp_path)
-    assert not (tmp_path / "README.md").exists()  # of RoFormerV2
-    (tmp_path / "README.md").write_text("mine")
-    model.tokenizer = None
-    model.save_pretrained(tmp_path)
-    kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {"README.md", "config.json", "model.safetensors"}
-
-
-def test_a_vocabulary_that_was_put_into_an_empty_folder_is_kept(released, tmp_path):
-    model = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
-    model.tokenizer = None
-    (tmp_path / "vocab.txt").touch()
-    model.save_pretrained(tmp_path)
-    assert (tmp_path / "vocab.txt").exists()
-
-
 def test_unknown_tensors_are_refused_or_ignored(released, tmp_path):
     model = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
     model.save_pretrained(tmp_path)

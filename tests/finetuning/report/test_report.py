@@ -756,6 +756,8 @@ def test_settings_that_differ_from_defaults_come_first():
     ]
     assert "| batch_size | 32 |" in defaults
     assert "finetune --config run/settings.yaml --output run-2" in changed
+    page = markdown_page(cached_report("classification") | {"settings": {"output": "my run"}}, "en")
+    assert "--config 'my run/settings.yaml' --output 'my run-2'" in page
 
 
 def test_five_mistakes_are_shown_and_the_rest_folded():
