@@ -117,22 +117,28 @@ def _no_column(table: Table, wanted: str) -> str:
 
 
 class Profile(NamedTuple):
-    """The content of a column, without missing cells."""
+    """The content of a column, without missing cells. A tenth of it may be mistakes, such as N/A.
+    """
 
     filled: int
     distinct: int
     numbers: bool
-    """All cells are numbers."""
+    """The cells are numbers."""
     indices: bool
-    """All cells are different whole numbers, such as row numbers."""
+    """The cells are different whole numbers, such as row numbers."""
     coded: bool
-    """All cells are numbers, or nearly all are codes: order numbers, addresses, times, links."""
+    """The cells are numbers, or codes: order numbers, addresses, times, links."""
 
     @property
     def like_labels(self) -> bool:
         """Few distinct values."""
         # A label has two examples on average. In a column of one value nothing can be learnt.
         return 1 < self.distinct <= min(FEW_LABELS, self.filled / 2)
+
+    @property
+    def like_scores(self) -> bool:
+        """Numbers, but no row numbers."""
+        return self.numbers and not self.indices
 
     @property
     def like_texts(self) -> bool:
@@ -144,19 +150,17 @@ def profile(values: Iterable[Any]) -> Profile:
     """Summarize the cells of a column."""
     cells = [value for value in values if not is_missing(value)]
     texts = [stripped(cell) for cell in cells]
-    numbers = [to_number(cell) for cell in cells]
-    distinct = len(set(texts))
-    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
-    all_numbers = bool(cells) and None not in numbers
-    whole = sum(number is not None and number.is_integer() for number in numbers)
+    numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
+    enough = max(1, 0.9 * len(cells))
+    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
+    are_different = len(set(numbers)) == len(numbers) > 2
     return Profile(
         filled=len(cells),
-        distinct=distinct,
-        numbers=all_numbers,
-        indices=all_numbers and whole == len(cells) == distinct > 2,
-        # A tenth may be something else, such as an empty order number.
-        coded=all_numbers or (bool(cells) and codes >= 0.9 * len(cells)),
+        distinct=len(set(texts)),
+        numbers=len(numbers) >= enough,
+        indices=are_different and all(map(float.is_integer, numbers)),
+        coded=max(len(numbers), codes) >= enough,
     )
 
 
@@ -170,19 +174,22 @@ def _rest(sample: TableSample, texts: Iterable[str]) -> list[str]:
     return [name for name in sample.table.columns if name not in chosen]
 
 
-def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> tuple[str, str]:
+def find_label(
+    sample: TableSample, texts: Iterable[str], label: str | None, optional: bool = False
+) -> tuple[str | None, str]:
     """The label column, and a note if its content selected it.
 
     In this order: the user's; the only one except the user's texts; the one with a well-known name;
-    the only one with few distinct values. Raises InputError if several or none match.
+    the only one with few distinct values. `optional`: there may be none, and by their content only
+    numbers are labels, such as scores of pairs. Raises InputError if several match, or none.
     """
     if label is not None:
         return find_column(sample.table, label), ""
     free = _rest(sample, texts)
     # Next to the user's text columns, the last column left is the label, whatever its name.
-    if len(free) == 1 < len(sample.table.columns):
+    if len(free) == 1 < len(sample.table.columns) and not optional:
         return free[0], ""
-    if len(free) == 1:
+    if len(free) == 1 and not optional:
         raise InputError(
             Message(
                 "{place} has one column, but a text and its label need two, with a tab or comma "
@@ -196,31 +203,20 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     candidates = [name for name in free if folded(name) in LABELS]
     if not candidates and any({*map(folded, free)} > {*names} for names in CHOICES):
         candidates = [name for name in free if folded(name) == "answer"]
-    if not candidates:
+    if not candidates and not (optional and _positives(sample.table)):
         note = _BY_CONTENT
         profiles = _profiles(sample, free)
-        candidates = [x for x in free if profiles[x].like_labels and folded(x) not in TEXTS]
+        candidates = [
+            x
+            for x in free
+            if folded(x) not in TEXTS
+            and (profiles[x].like_scores if optional else profiles[x].like_labels)
+        ]
     if len(candidates) == 1:
         return candidates[0], note
+    if optional and not candidates:
+        return None, ""
     raise _unclear_label(sample, candidates or free)
-
-
-def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | None) -> str | None:
-    """The label column of a file that may have none: the user's, or one with a well-known name.
-
-    Without either it is the only column of numbers that are no row numbers, such as scores of
-    pairs. Raises InputError if several match.
-    """
-    if label is not None:
-        return find_column(sample.table, label)
-    free = _rest(sample, texts)
-    candidates = [x for x in free if folded(x) in LABELS]
-    if not candidates and not _positives(sample.table):
-        profiles = _profiles(sample, free)
-        candidates = [x for x in free if profiles[x].numbers and not profiles[x].indices]
-    if len(candidates) > 1:
-        raise _unclear_label(sample, candidates)
-    return candidates[0] if candidates else None
 
 
 def find_texts(

@@ -20,7 +20,6 @@ from roformer_tf.labelled.columns import (
     LabelSample,
     find_column,
     find_label,
-    find_optional_label,
     find_several_texts,
     find_texts,
     find_texts_to_predict,
@@ -87,9 +86,8 @@ def find_layout(
             task=tagging.name,
         )
         return _unnamed_layout(path, columns, tagging, note)
-    is_optional = chosen is not None and chosen.labelling.label_optional
     if kind == "txt" and not has_tabs(path, columns.encoding):
-        if is_optional:
+        if chosen is not None and chosen.labelling.label_optional:
             note = Message("{path}: task {task}, one text a line.", path=path, task=task)
             return _unnamed_layout(path, columns, chosen, note)
         raise InputError(
@@ -99,8 +97,6 @@ def find_layout(
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
     sample = sample_of(table)
-    if is_optional:
-        return _optional_layout(sample, columns, chosen)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
@@ -126,24 +122,29 @@ def find_layout(
 def _labels_layout(
     sample: TableSample, columns: ColumnsConfig, chosen: Any, tasks: Mapping[str, Any]
 ) -> Layout:
-    """The layout of a table with a label for each row."""
+    """The layout of a table with a label for each row; with texts alone for tasks that allow it."""
     path, separator = sample.table.path, columns.label_separator
-    label, label_note = find_label(sample, columns.text_columns, columns.label_column)
-    texts, text_note = find_texts(sample, columns.text_columns, label)
+    is_optional = chosen is not None and chosen.labelling.label_optional
+    named = columns.text_columns
+    label, label_note = find_label(sample, named, columns.label_column, is_optional)
+    choose_texts = find_several_texts if is_optional else find_texts
+    texts, text_note = choose_texts(sample, named, label)
+    selection = (texts, text_note), (label, label_note)
     if label in texts:
         raise InputError(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
-    if columns.first_line == "auto" and not sample.table.has_header:
+    if label and columns.first_line == "auto" and not sample.table.has_header:
         check_no_header(sample, label, separator)
+    if is_optional or label is None:
+        return _table_layout(sample, columns, chosen, *selection)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, separator)
-    selection = (texts, text_note), (label, label_note)
     return _table_layout(sample, columns, selected, *selection, why, spellings)
 
 
@@ -237,13 +238,6 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
         f"{' or '.join(candidates)}, not {task}. Remove --task, or give a file "
         "with one label for each text."
     )
-
-
-def _optional_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
-    """The layout of a table for a task whose files may have texts alone."""
-    label = find_optional_label(sample, columns.text_columns, columns.label_column)
-    texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
 def _guess_task(

@@ -376,6 +376,37 @@ def test_two_columns_of_one_name_among_matching_texts_require_a_flag(write, colu
         read(path, "embedding")
 
 
+@pytest.mark.parametrize("odd", ["1", "N/A", ""])
+def test_a_few_mistakes_among_scores_do_not_make_them_texts(write, odd):
+    rows = [(f"今天{i}", f"明天{i}", str(i % 2)) for i in range(19)]
+    path = write("a.csv", lines(("s1", "s2", "x"), *rows, ("甲", "乙", odd), delimiter=","))
+    layout, examples = read(path, "embedding", first_line="header")
+    assert layout.label_column == "x"
+    assert "label in column x (by its content)" in layout.report
+    assert len(examples) == 20 - (odd != "1")
+
+
+def test_row_numbers_with_a_mistake_are_no_scores(write):
+    rows = [(str(i), f"今天{i}", f"明天{i}") for i in range(19)]
+    path = write("a.csv", lines(("n", "text1", "text2"), *rows, ("x", "甲", "乙"), delimiter=","))
+    assert read(path, "embedding")[0].label_column is None
+
+
+@pytest.mark.parametrize("first", [("甲", "乙", "丙"), ("text_a", "text_b", "得分")])
+def test_a_header_of_scores_leaves_no_doubt_unnoticed(write, first):
+    rows = [(f"今天{i}", f"明天{i}", str(i % 2)) for i in range(19)]
+    doubt = ("text_a", "得分", "1")
+    path = write("a.tsv", lines(first, *rows, *([doubt] if first[0] == "text_a" else [])))
+    with pytest.raises(InputError, match="whether the first line is a header"):
+        read(path, "embedding")
+
+
+def test_a_column_is_not_both_text_and_score(write):
+    path = write("a.tsv", lines(("text_a", "text_b", "label"), ("甲", "1", "2"), ("乙", "2", "3")))
+    with pytest.raises(InputError, match="text_b is both a text and the label column"):
+        read(path, "embedding", text_columns=("text_a", "text_b"), label_column="text_b")
+
+
 def test_a_column_of_numbers_is_not_the_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")

@@ -241,6 +241,30 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
 
 
+@pytest.mark.parametrize(
+    ("trained", "evaluated", "metrics"),
+    [
+        ([0.0, 1.0], [0.0, 1.0], ["roc_auc", "accuracy", "spearman", "pearson"]),
+        ([0.0, 1.0], [1.0, 1.0], ["roc_auc", "accuracy", "spearman", "pearson"]),
+        ([0.0, 1.0], [1.0, 2.0], ["roc_auc", "accuracy", "spearman", "pearson"]),
+        ([0.0, 1.0], [0.0, 3.0, 5.0], ["spearman", "pearson"]),
+        ([0.0, 1.0], [x / 100 for x in range(60)], ["spearman", "pearson"]),
+        ([0.0, 3.0, 5.0], [-1.0, 1.0], ["roc_auc", "spearman", "pearson"]),
+        ([BELONGS] * 2, [0.0, 1.0], ["roc_auc", "spearman", "pearson"]),
+    ],
+)
+def test_accuracy_needs_a_threshold_that_training_chose(trained, evaluated, metrics):
+    def examples(labels):
+        return [Example((f"甲{i}", f"乙{i}"), x, f"a:{i}") for i, x in enumerate(labels, 1)]
+
+    task = Embedding.from_examples(examples(trained), text_columns=("text_a", "text_b"))
+    adapted = Embedding.adapted(task, examples(evaluated))
+    predictions = [Prediction(0.6, np.array([0.6])) for _ in evaluated]
+    assert list(adapted.metrics.compute(evaluated, predictions)) == metrics
+    mistakes = adapted.metrics.mistakes(examples(evaluated), predictions)
+    assert bool(mistakes) != (evaluated == [1.0, 1.0])
+
+
 def test_models_of_folds_keep_their_own_thresholds():
     """Each of two models splits its pairs without a mistake, at cosines of different scales."""
     gold, cosines = [0.0, 1.0], ([0.9, 0.99], [-0.2, 0.1])

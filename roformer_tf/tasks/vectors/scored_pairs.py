@@ -147,12 +147,13 @@ class ScoredDecoding(VectorDecoding):
 class ScoredMetrics(VectorMetrics):
     """Correlations of scores and cosines; of 0 and 1 also ROC AUC and accuracy."""
 
-    task: "ScoredPairs"
     all = (metrics.ROC_AUC, metrics.ACCURACY, metrics.SPEARMAN, metrics.PEARSON)
 
     def usable(self) -> tuple[Metric, ...]:
-        """ROC AUC and accuracy need exactly two scores."""
-        return self.all if self.task.is_binary else (metrics.SPEARMAN, metrics.PEARSON)
+        """ROC AUC and accuracy need exactly two scores, accuracy also a threshold."""
+        if not self.task.is_binary:
+            return (metrics.SPEARMAN, metrics.PEARSON)
+        return tuple(x for x in self.all if self.task.has_threshold or x != metrics.ACCURACY)
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """All four."""
@@ -172,20 +173,21 @@ class ScoredMetrics(VectorMetrics):
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the cosine is on the right side of the threshold, if there is one."""
-        is_yes = bool(prediction.label > self.task.threshold)
-        return self.task.is_binary and is_yes == (label > self.task.middle)
+        if not self.task.has_threshold:
+            return False
+        return bool(prediction.label > self.task.threshold) == (label > self.task.middle)
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The cosine's distance from the threshold."""
         return abs(prediction.label - self.task.threshold)
 
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """With many scores: the pairs whose ranks by score and by cosine differ most."""
-        if self.task.is_binary:
+        """Without a threshold: the pairs whose ranks by score and by cosine differ most."""
+        if self.task.has_threshold:
             return super().mistakes(examples, predictions)
         gold = np.array([example.label for example in examples], np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
-        # No threshold separates right from wrong here: the difference of ranks takes its place.
+        # Nothing separates right from wrong here: the difference of ranks takes its place.
         once = np.ones((1, len(gold)))
         distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
         order = top_k(distance, MISTAKES).tolist()
@@ -218,6 +220,11 @@ class ScoredPairs(SentenceVectors):
     def is_binary(self) -> bool:
         """Whether scores are a no and a yes."""
         return len(self.levels) == 2
+
+    @property
+    def has_threshold(self) -> bool:
+        """Whether a cosine above the threshold predicts a yes."""
+        return self.is_binary and self.threshold is not None
 
     @property
     def middle(self) -> float:
@@ -278,11 +285,16 @@ class Embedding(Retrieval):
 
     @classmethod
     def adapted(cls, task: Any, examples: Examples) -> Task:
-        """The task for another kind of data than that of the training."""
+        """The task for other data than that of the training: another kind, or other scores."""
         data = data_of(examples)
-        if data == task.data:
+        has_scores = data == "scores"
+        scores = {example.label for example in examples} if has_scores else set()
+        if data == task.data and scores <= {*task.levels}:
             return cast(Task, task)
-        # The learned settings stay, such as the threshold; the kind of data changes.
+        # The learned settings stay, such as the threshold, which two scores of training gave.
         settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        levels = few_levels(examples) if data == "scores" else ()
-        return cls.from_settings(**settings | {"data": data, "levels": levels})
+        levels = few_levels(examples) if has_scores else ()
+        threshold = task.threshold if len(task.levels) == 2 else None
+        return cls.from_settings(
+            **settings | {"data": data, "levels": levels, "threshold": threshold}
+        )

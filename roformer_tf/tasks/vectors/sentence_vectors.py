@@ -258,8 +258,8 @@ class SentenceVectors(Task):
     loss: Loss = "softmax"
     dimensions: tuple[int, ...] = ()
     """Lengths to which vectors may be cut, in addition to the whole length."""
-    threshold: float = 0.5
-    """The cosine above which the prediction is yes, if there are two scores."""
+    threshold: float | None = 0.5
+    """The cosine above which the prediction is yes, if there are two scores; None: unknown."""
 
     @property
     def outputs(self) -> int:
