@@ -328,7 +328,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     task = layout.task_of(
         sets.train,
         config.columns,
-        long_texts=config.long_texts,
+        config.long_texts,
         max_length=UNLIMITED,
         crf=config.crf,
         **({"label_prompts": True} if config.label_prompts else {}),
@@ -336,10 +336,6 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         **({"pattern": config.pattern} if config.pattern else {}),
     )
     task = task.objective.with_vector_settings(config.vectors, config.loss.teacher)
-    if config.long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
-        raise InputError(
-            f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Remove --long-texts."
-        )
     for example in (*sets.valid, *sets.test):
         task.labelling.target(example)
     check_loss(task, config.loss)

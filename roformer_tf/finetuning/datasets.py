@@ -76,7 +76,7 @@ class LabelledDataset:
         columns = columns or ColumnsConfig()
         layout = find_layout(path, columns, task, TASKS)
         examples = read_examples(path, layout, columns)
-        learned = layout.task_of(examples, columns, max_length=max_length, long_texts=long_texts)
+        learned = layout.task_of(examples, columns, long_texts, max_length=max_length)
         return cls(examples, learned)
 
     def __len__(self) -> int:

@@ -134,7 +134,8 @@ def to_number(value: Any, as_shown: bool = False) -> float | None:
 def _check_computed(value: Any) -> None:
     if isinstance(value, UncomputedFormula):
         raise BadCellError(
-            "has a formula without a stored value: open the file in Excel or WPS, and save it"
+            "has an error such as #N/A, or a formula without a stored value: correct it, or open "
+            "the file in Excel or WPS, and save it"
         )
 
 

@@ -37,8 +37,9 @@ FEW_LABELS = 50
 # Whether an example has a label, where each label has a column or an element of a list.
 BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 
-# Separators between labels, besides the default one.
+# Separators between labels, besides the default one; and signs that are so in few files.
 OTHER_SEPARATORS = ";；、|，"
+RARE_SEPARATORS = "/# "
 
 _CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+%-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
 _BY_CONTENT = Message("by its content")
@@ -117,8 +118,7 @@ def _no_column(table: Table, wanted: str) -> str:
 
 
 class Profile(NamedTuple):
-    """The content of a column, without missing cells. A tenth of it may be mistakes, such as N/A.
-    """
+    """The content of a column, without missing cells. A tenth may be mistakes, such as N/A."""
 
     filled: int
     distinct: int
@@ -464,17 +464,31 @@ class LabelSample:
         """
         if len(self.texts) != 1:
             return
-        are_texts = all(isinstance(value, str) for value in self.labels)
-        if are_texts and self.separator == "," and not self._separated_by(","):
-            for sign in filter(self._separated_by, OTHER_SEPARATORS):
-                raise InputError(
-                    f"{path}: {sign!r} is between labels. Give --label-separator "
-                    f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
-                )
         lists = [[str(x).strip() for x in listed(y, self.separator)] for y in self.labels]
+        are_texts = all(isinstance(parsed(value), str) for value in self.labels)
+        if are_texts and self.separator == ",":
+            self._check_other_signs(path, {*chain(*lists)})
         repeated = next((x for x in lists if len(x) > len(set(x))), [])
         if repeated and set(chain(*lists)) <= BITS:
             raise InputError(
                 f"{path}: the labels are 0 or 1 for each label, as {','.join(repeated)}. Write the "
                 "names of the labels that are 1, such as price,service."
             )
+
+    def _check_other_signs(self, path: str | Path, labels: set[str]) -> None:
+        """Raise InputError if some of the labels between commas are several with another sign."""
+        with_commas = self._separated_by(",")
+        for sign in OTHER_SEPARATORS + RARE_SEPARATORS:
+            # Even in a single cell, a sign between labels of other cells separates them.
+            several = {x for x in labels if sign in x and {*map(stripped, x.split(sign))} <= labels}
+            if with_commas and several:
+                raise InputError(
+                    f"{path}: {min(several)!r} may be several labels, or one. Write commas between "
+                    "labels, or give a .jsonl file with a list of labels for each text."
+                )
+            is_usual = sign in OTHER_SEPARATORS and not with_commas and self._separated_by(sign)
+            if several or is_usual:
+                raise InputError(
+                    f"{path}: {sign!r} is between labels. Give --label-separator "
+                    f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
+                )

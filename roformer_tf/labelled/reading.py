@@ -25,7 +25,7 @@ from roformer_tf.labelled.columns import (
     find_texts_to_predict,
 )
 from roformer_tf.labelled.entities import EntityColumns, find_entities, find_units_or_entities
-from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
+from roformer_tf.labelled.examples import BadLine, Example, LongTexts, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
     examples_of,
@@ -52,15 +52,30 @@ class Layout(NamedTuple):
     report: str
     """For the user: what was chosen, and how."""
 
-    def task_of(self, training: Sequence[Example], columns: ColumnsConfig, **settings: Any) -> Any:
-        """The task that training examples define, with these columns."""
-        return self.task.from_examples(
+    def task_of(
+        self,
+        training: Sequence[Example],
+        columns: ColumnsConfig,
+        long_texts: LongTexts,
+        **settings: Any,
+    ) -> Any:
+        """The task that training examples define, with these columns.
+
+        Raises InputError for a choice of `long_texts` that the task does not have.
+        """
+        task = self.task.from_examples(
             training,
             text_columns=self.text_columns,
             label_column=self.label_column,
             label_separator=columns.label_separator,
+            long_texts=long_texts,
             **settings,
         )
+        if long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
+            raise InputError(
+                f"long_texts is {long_texts}, but of a {task.name} {fixed} Remove --long-texts."
+            )
+        return task
 
 
 # Layouts of labelled files

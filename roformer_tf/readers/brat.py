@@ -39,12 +39,15 @@ def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Row]:
         yield from _lines(text, annotations, encoding)
 
 
+def _matching(lines: list[str], entities: list[tuple[int, re.Match[str]]]) -> int:
+    """How many entities have the text that their annotation quotes."""
+    text = "".join(lines)
+    return sum(text[int(x[3]) : int(x[5])] == x[6] for _, x in entities)
+
+
 def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
     """The lines of one text."""
-    lines = list(text_lines(text, encoding))
-    begins = list(accumulate(map(len, lines), initial=0))
-    entities: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    problems: dict[int, str] = {}
+    found: list[tuple[int, re.Match[str]]] = []
     for number, line in enumerate(text_lines(annotations, encoding), start=1):
         if not line.startswith("T"):
             continue
@@ -54,6 +57,15 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
                 f"{annotations}:{number} is no entity of brat. Write T1, a tab, the label, its "
                 "first character and the one after its last, a tab, and its text."
             )
+        found.append((number, match))
+    lines = list(text_lines(text, encoding))
+    # Git adds a CR to each line on Windows, after the characters were counted.
+    without = [line.replace("\r\n", "\n") for line in lines]
+    lines = max(lines, without, key=lambda x: _matching(x, found))
+    begins = list(accumulate(map(len, lines), initial=0))
+    entities: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    problems: dict[int, str] = {}
+    for number, match in found:
         name, label, start, fragments, end, quoted = match.groups()
         index = bisect_right(begins, int(start)) - 1  # of the line in which it begins
         if index >= len(lines):

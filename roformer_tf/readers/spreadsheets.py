@@ -43,7 +43,10 @@ class _Merged(NamedTuple):
 
 
 class UncomputedFormula(str):
-    """An empty cell whose formula has no stored value: programs other than Excel write such."""
+    """An empty cell with an error such as #N/A, or a formula without a stored value.
+
+    Programs other than Excel store no values.
+    """
 
 
 class Sheet(NamedTuple):
@@ -228,9 +231,11 @@ def _is_filled(text: str) -> bool:
 
 
 def _text(cell: Any) -> str:
-    """The text of a cell: 1.0 → "1", 0.1 + 0.2 → "0.3", a date → "2024-01-31"; "" for an error."""
+    """The text of a cell: 1.0 → "1", 0.1 + 0.2 → "0.3", a date → "2024-01-31"."""
     value = cell.value
-    if value is None or cell.data_type == "e":
+    if cell.data_type == "e":
+        return UncomputedFormula()
+    if value is None:
         return ""
     if isinstance(value, str):
         return value.replace("_x000D_", "\r")  # Excel's escape of CR

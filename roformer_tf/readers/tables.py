@@ -30,10 +30,10 @@ from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import StoredFile, naming, opened_as_stored
 from roformer_tf.translation import Message
 
-# Rows from which the header of a table, and the columns of a .jsonl file, are detected.
+# Rows from which the header of a table is detected.
 _SEEN_FIRST = 100
-# Sentences from which the pattern of tags is detected.
-_SENTENCES = 10_000
+# Objects of JSON from which the columns are detected, and sentences for the pattern of tags.
+_SAMPLE = 10_000
 # Minimum fraction of rows with the same length, for another delimiter than the usual one.
 _ALIKE = 0.9
 # Delimiters that also occur in texts: they need a header of known names.
@@ -156,7 +156,7 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
     """Yield the sentences of a CoNLL file, as `records.sentences` reads them."""
     pattern = None
     if tagged:
-        first = islice(sentences(text_lines(path, encoding), ANY), _SENTENCES)
+        first = islice(sentences(text_lines(path, encoding), ANY), _SAMPLE)
         pattern = tag_pattern(tag for record in first for tag in record.cells.get("tags", ()))
     return _placed(path, sentences(text_lines(path, encoding), pattern))
 
@@ -299,18 +299,23 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     codec, is_array = find_json(path, encoding, nested=kind == "json")
     if kind == "json" and codec not in ("utf-8", encoding):
         notes = (Message("It is read as {encoding}.", encoding=codec.upper()),)
-    records = json_array(path, codec) if is_array else json_records(text_lines(path, encoding))
-    rows = _placed(path, questions_of(records))
-    # Objects may have different keys: the columns are those of the first rows together.
-    start = list(islice(rows, _SEEN_FIRST))
-    if not any(row.cells for row in start):
+    array = list(json_array(path, codec)) if is_array else None
+
+    def rows() -> Iterator[Row]:
+        records = json_records(text_lines(path, encoding)) if array is None else array
+        return _placed(path, questions_of(records))
+
+    # Objects may have different keys, such as a label only where there is one: the columns are
+    # those of many rows together, which are read twice rather than held in memory.
+    start = list(islice(rows(), _SEEN_FIRST))
+    columns = dict.fromkeys(key for row in islice(rows(), _SAMPLE) for key in row.cells)
+    if not columns:
         if kind == "json" and start:
             raise InputError(
                 f"{path} holds neither a JSON object in each line nor one array of objects. Write "
                 "it in one of these layouts."
             )
         raise _nothing(path, start)
-    columns = dict.fromkeys(key for row in start for key in row.cells)
     if {"prompt", "result_list"} <= columns.keys():
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
@@ -320,7 +325,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             f"{path} has an object for each column, as pandas writes by default. Write it with "
             "to_json(path, orient='records')."
         )
-    return Table(path, tuple(columns), True, chain(start, rows), notes=notes)
+    return Table(path, tuple(columns), True, rows(), notes=notes)
 
 
 def _arrow(path: str | Path, kind: str) -> Table:

@@ -148,9 +148,11 @@ BRAT = "T1\tORG 0 4\t北京市委\nT2\tLOC 0 2\t北京\nR1\tIn Arg1:T1 Arg2:T2\n
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
-def test_brat_files_give_an_example_for_each_line(end, tmp_path):
+@pytest.mark.parametrize("counted", ["\n", "\r\n"])
+def test_brat_files_give_an_example_for_each_line(end, counted, tmp_path):
     text = f"北京市委在开会{end}{end}你好去上海。{end}"
-    start = text.index("上海")
+    # Git may change the ends of lines after the characters were counted.
+    start = text.replace(end, min(end, counted, key=len)).index("上海")
     (tmp_path / "a.txt").write_bytes(text.encode())
     (tmp_path / "a.ann").write_text(BRAT.format(start, start + 2), "utf-8")
     for path in (tmp_path / "a.ann", tmp_path):

@@ -238,7 +238,7 @@ def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
     label = "标签"
     rows = [(f"第{i}条评论", f'=IF(A{i + 2}="x","好","坏")') for i in range(9)]
     path = write("formulas.xlsx", as_xlsx(("评论", label), *rows))
-    message = "has a formula without a stored value: open the file in Excel or WPS, and save it"
+    message = "a formula without a stored value: correct it, or open the file in Excel or WPS"
     with pytest.raises(InputError, match=message):
         read(path)
     path = write("several.xlsx", as_xlsx(("评论", label), *rows, ("很好", "好")))
@@ -246,6 +246,24 @@ def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
         read(path)
     with pytest.raises(InputError, match=message):
         read(path, label_column=label)
+
+
+def test_an_error_of_excel_is_not_an_empty_list_of_labels(write, capsys):
+    rows = [("评论", "标签"), ("很好", "服务"), ("不好", "#N/A"), ("一般", None), ("还行", "价格")]
+    _, examples = read(write("a.xlsx", as_xlsx(*rows)), "multilabel")
+    assert [label for _, label in examples] == [("服务",), (), ("价格",)]
+    assert "a.xlsx:3 has an error such as #N/A" in capsys.readouterr().err
+
+
+def test_json_may_have_labels_after_many_rows_without(write):
+    rows = [{"text": f"第{i}条"} for i in range(200)]
+    rows += [{"text": f"第{i}条好", "label": "好坏"[i % 2]} for i in range(300)]
+    for name, content in [
+        ("a.jsonl", "\n".join(map(json.dumps, rows))),
+        ("a.json", json.dumps(rows)),
+    ]:
+        layout, examples = read(write(name, content))
+        assert (layout.label_column, len(examples)) == ("label", 300)
 
 
 @pytest.mark.parametrize("name", sorted(WORKS.keys() - {"no_header.csv"}))

@@ -588,6 +588,17 @@ def test_binary_vectors_of_labels_are_rejected(write, labels):
         read(path, "multilabel")
 
 
+@pytest.mark.parametrize("sign", [*"；、|，/# "])
+@pytest.mark.parametrize("mixed", [False, True])
+def test_a_sign_between_labels_of_other_rows_is_noticed_in_one_row(write, sign, mixed):
+    rows = [(f"x{i}", "甲乙丙"[i % 3]) for i in range(30)]
+    rows += [("y", f"甲{sign}乙"), *[("z", "甲,丙")] * (10 * mixed)]
+    path = write("a.tsv", lines(("text", "labels"), *rows))
+    message = f"'甲{re.escape(sign)}乙' may be several" if mixed else "Give --label-separator"
+    with pytest.raises(InputError, match=message):
+        read(path, "multilabel")
+
+
 def test_a_punctuation_mark_in_a_label_is_not_a_separator(write):
     lists = [["金融、保险"], ["金融"], ["保险"]]
     assert read(write("a.jsonl", as_jsonl([("x", label) for label in lists])))[1][0][1]
@@ -808,7 +819,7 @@ BAD = {  # name: content, task, part of the message
     "void.xlsx": (
         xlsx(("text", "label"), ("x", 0), (), ("#N/A", 1)),
         None,
-        r"void\.xlsx:4 has an empty text",
+        r"void\.xlsx:4 has an error such as #N/A",
     ),
     "wide.xlsx": (
         xlsx(("text", "label"), ("x", 0, "z"), ("y", 1, "z")),

@@ -116,6 +116,19 @@ def test_data_without_a_training_signal_are_rejected(name, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"query": "甲", "pos": []}', "has no text in 'pos'"),
+        ('{"query": [], "pos": ["甲"]}', "has no text in 'query'"),
+        ('{"text": ["甲"]}', "has a single text, to which no other belongs"),
+    ],
+)
+def test_lists_without_a_pair_are_refused_with_the_reason(line, message, tmp_path):
+    with pytest.raises(InputError, match=message):
+        read(tmp_path, line + "\n", "data.jsonl")
+
+
+@pytest.mark.parametrize(
     ("data", "settings", "message"),
     [
         ("pairs", {"loss": "cosent"}, "Give --loss softmax"),

@@ -63,9 +63,11 @@ class VectorLabelling(Labelling):
         if not any(isinstance(row.cells.get(column), list) for column in texts):
             return super().read_row(row, texts, label, separator)
         group = [read_texts(row.cells, column) for column in texts]
-        if len(group) == 3 and not all(group):
+        if not all(group):
             raise BadCellError(f"has no text in {texts[group.index(())]!r}")
         matching = len(group[1]) if len(group) == 3 else len([*chain(*group)]) - 1
+        if not matching:
+            raise BadCellError("has a single text, to which no other belongs")
         return Example(tuple(chain(*group)), matching, row.source_line)
 
     @classmethod
