@@ -61,11 +61,7 @@ def embed_file(config: EmbedConfig) -> None:
     check_output(config.output, config.input, only=FORMATS)
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
-        report(
-            Message("{report}.", report=embedder.described),
-            embedder.choice.note,
-            _untrained_cut(embedder),
-        )
+        report(*embedder.notes)
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder, len(texts)) as write,
@@ -75,34 +71,14 @@ def embed_file(config: EmbedConfig) -> None:
                 write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
-        report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
-
-
-def _untrained_cut(embedder: TextEmbedder) -> str:
-    """A warning of cut vectors, if the model was not trained for vectors of this size."""
-    trained = embedder.config.dimensions or ()
-    if embedder.size in (embedder.hidden_size, *trained):
-        return ""
-    advice = "Train with --dimensions."
-    if trained:
-        advice = f"It was trained for {', '.join(map(str, trained))}."
-    return f"{embedder.source} was not trained for vectors cut to {embedder.size}. {advice}"
-
-
-def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
-    """One line on the whole file."""
-    facts = Message(
-        "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
-        rows=rows,
-        seconds=seconds,
-        speed=rows / max(seconds, 1e-9),
-    )
-    if not cut:
-        return Message("{report}.", report=facts)
-    length = embedder.config.max_length
-    return Message(
-        "{facts}; {cut:,} longer than {length} tokens and cut.", facts=facts, cut=cut, length=length
-    )
+        seconds = time.perf_counter() - began
+        facts = Message(
+            "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
+            rows=len(texts),
+            seconds=seconds,
+            speed=len(texts) / max(seconds, 1e-9),
+        )
+        report(embedder.summary(facts, cut))
 
 
 @contextmanager

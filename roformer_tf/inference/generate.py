@@ -85,11 +85,13 @@ class GenerateConfig:
         check_numbers(self, "paraphrases", at_least=0)
         if self.paraphrases and self.generation.beams > 1:
             raise InputError("--paraphrases are sampled, which --beams are not. Omit one of them.")
+        if self.paraphrases:
+            sampling_settings(self.generation, self.paraphrases)  # which checks the numbers
         many = len(self.text) != 1 or self.generation.samples > 1 or self.generation.beams > 1
-        if self.stream and (many or self.paraphrases):
+        if self.stream and (many or self.paraphrases or self.output is not None):
             raise InputError(
-                "--stream prints a single text: give one prompt, and no --samples, --beams or "
-                "--paraphrases."
+                "--stream prints a single text: give one prompt, and no --samples, --beams, "
+                "--paraphrases or --output."
             )
 
 
@@ -234,7 +236,15 @@ def generate_texts(
 
 
 def sampling_settings(config: GenerationConfig, paraphrases: int) -> GenerationConfig:
-    """Sample enough candidates for so many paraphrases, unless the user chose other settings."""
+    """Sample enough candidates for so many paraphrases, unless the user chose other settings.
+
+    Raises InputError for fewer samples than paraphrases.
+    """
+    if 1 < config.samples < paraphrases:
+        raise InputError(
+            f"samples is {config.samples}, but paraphrases, which are chosen among them, is "
+            f"{paraphrases}. Give more samples, or none."
+        )
     samples = config.samples if config.samples > 1 else max(CANDIDATES, 4 * paraphrases)
     is_cut = config.top_k is not None or config.top_p is not None
     return replace(config, samples=samples, top_k=config.top_k if is_cut else LIKELIEST)

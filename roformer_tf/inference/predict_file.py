@@ -19,7 +19,7 @@ from roformer_tf.inference.prediction_files import (
     prediction_file,
     text_names,
 )
-from roformer_tf.inference.text_files import TextFileConfig, report
+from roformer_tf.inference.text_files import TextFileConfig, no_text, report
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_texts_to_predict
@@ -113,6 +113,8 @@ def predict_file(config: PredictConfig) -> None:
     rows = _all_good(to_predict.examples, config) if config.strict else to_predict.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written
+    if not first and not is_stdin(config.input):
+        raise no_text(config.input)
     report(to_predict.report)
     table = _Table(task, config)
     with (

@@ -40,8 +40,9 @@ class SimilarityConfig:
     text: tuple[str, ...] = ()
     """Two texts, or more."""
     input: Annotated[str | None, "FILE"] = None
-    """File of pairs: two texts a line with a tab between, or a .tsv, .csv, .jsonl, .parquet or
-    .xlsx with two columns of texts; "-" is the standard input."""
+    """File of pairs: a .txt with two texts a line and a tab between, or a .tsv, .csv, .jsonl,
+    .parquet or .xlsx with two columns of texts. Columns without names need --text-columns and
+    --first-line. "-" is the standard input, read as a .txt."""
     output: Annotated[str, "FILE"] = STANDARD
     """File to write; "-" is the standard output."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
@@ -60,39 +61,56 @@ def similarity(config: SimilarityConfig) -> None:
     check_output(config.output, config.input)
     if config.input is None:
         embedder = _opened(config)
-        vectors = embedder.embed(config.text, config.vectors.batch_size)
+        vectors, cut = _embed(embedder, config.text, config.vectors.batch_size)
+        _report_cut(embedder, len(config.text), cut)
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
     with checked_texts(config.input, config.reading, PAIR, tuple) as pairs:
-        embedder = _opened(config)
+        embedder, cut = _opened(config), 0
         with (
             opened_text(config.output) as out,
             Progress(desc=Message("similarity"), unit=Message("pairs"), total=len(pairs)) as bar,
         ):
             out.write(tsv_line((*PAIR, SCORE)))
             for chunk in chunks(pairs, CHUNK // 2):  # two texts each
-                scores = cosines(embedder, chunk, config.vectors.batch_size)
+                scores, longer = cosines(embedder, chunk, config.vectors.batch_size)
+                cut += longer
                 for pair, cosine in zip(chunk, scores.tolist(), strict=True):
                     out.write(tsv_line((*pair, f"{cosine:.6f}")))
                 bar.update(len(chunk))
+        _report_cut(embedder, 2 * len(pairs), cut)
 
 
 def cosines(
     embedder: TextEmbedder, pairs: Sequence[Sequence[str]], batch_size: int = BATCH_SIZE
-) -> np.ndarray:
-    """The cosine of each pair of texts, (pairs,) float32. Equal texts are read once."""
+) -> tuple[np.ndarray, int]:
+    """The cosine of each pair of texts, (pairs,) float32, and how many texts were cut.
+
+    Equal texts are read once.
+    """
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     index = {text: number for number, text in enumerate(texts)}
-    vectors = embedder.embed(texts, batch_size)
+    vectors, cut = _embed(embedder, texts, batch_size)
     # (pairs, D) each; the vectors have length 1, so their products are cosines.
     first, second = (vectors[[index[pair[side]] for pair in pairs]] for side in (0, 1))
-    return np.einsum("nd,nd->n", first, second)
+    return np.einsum("nd,nd->n", first, second), cut
+
+
+def _embed(embedder: TextEmbedder, texts: Sequence[str], batch_size: int) -> tuple[np.ndarray, int]:
+    """The vectors of texts, and how many of them were cut."""
+    blocks = list(embedder.blocks(texts, batch_size))
+    return np.concatenate([block.vectors for block in blocks]), sum(block.cut for block in blocks)
+
+
+def _report_cut(embedder: TextEmbedder, texts: int, cut: int) -> None:
+    if cut:
+        report(embedder.summary(Message("texts: {rows:,}", rows=texts), cut))
 
 
 def _opened(config: SimilarityConfig) -> TextEmbedder:
     embedder = config.vectors.open(config.model)
-    report(Message("{report}.", report=embedder.described))
+    report(*embedder.notes)
     return embedder
 
 

@@ -88,10 +88,16 @@ def checked_rows(
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
             raise InputError(f"rows without text: {skipped.rows:,}\n{bad}\nFix or remove them.")
         if not checked.count:
-            message = Message("{name} holds no text. Give a file with one in each line.", name=name)
-            raise InputError(message)
+            raise no_text(name)
         report(description)
         yield checked
+
+
+def no_text(name: str) -> InputError:
+    """An error for a file without any row."""
+    return InputError(
+        Message("{name} holds no text. Give a file with one in each line.", name=name)
+    )
 
 
 def checked_texts(
@@ -99,12 +105,14 @@ def checked_texts(
     config: TextFileConfig,
     columns: tuple[str, ...] = ("text",),
     make: Callable[[list[str]], Any] = lambda texts: texts[0],
+    shared: bool = False,
 ) -> AbstractContextManager[CheckedRows[Any]]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
-    make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
+    make: what a row of several texts becomes. shared: as for `open_texts_to_predict`. Raises
+    InputError as `checked_rows` does.
     """
-    to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
+    to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns(), shared)
     rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
 

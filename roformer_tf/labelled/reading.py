@@ -29,8 +29,7 @@ from roformer_tf.labelled.examples import BadLine, Example, LongTexts, SkippedRo
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
     examples_of,
-    first_line,
-    has_tabs,
+    first_cells,
     no_units,
     plain_examples,
 )
@@ -101,7 +100,7 @@ def find_layout(
             task=tagging.name,
         )
         return _unnamed_layout(path, columns, tagging, note)
-    if kind == "txt" and not has_tabs(path, columns.encoding):
+    if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         if chosen is not None and chosen.labelling.label_optional:
             note = Message("{path}: task {task}, one text a line.", path=path, task=task)
             return _unnamed_layout(path, columns, chosen, note)
@@ -390,20 +389,23 @@ class TextsToPredict(NamedTuple):
     """One for each row, in order; to be read once."""
 
 
-def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -> TextsToPredict:
+def open_texts_to_predict(
+    path: str | Path, task: Any, columns: ColumnsConfig, shared: bool = False
+) -> TextsToPredict:
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
     tabs. A .txt with tabs is a table if its first line names columns of training, or the user names
     columns. Tables have the columns of training, or columns that can only be the texts; CoNLL files
-    have units. Raises InputError for a file that cannot be read.
+    have units. `shared`: whether `columns` are for other files, too. Raises InputError for a file
+    that cannot be read, and for settings that are not for its kind.
     """
     # Stdin can be read only once: it has no header to look for.
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
     texts, note = task.text_columns, ""
-    if is_stdin(path) and columns.text_columns and len(texts) == 1:
-        raise InputError("--text-columns: stdin has one text in each line. Give a file instead.")
     if kind == "txt" and not _has_columns(path, task, columns):
+        if not shared or is_stdin(path):
+            _check_unused(path, columns, len(texts))
         examples = plain_examples(path, task, columns.encoding)
     else:
         if kind != "conll":
@@ -436,9 +438,24 @@ def columns_to_predict(
 
 def _has_columns(path: str | Path, task: Any, columns: ColumnsConfig) -> bool:
     """Whether a .txt file has tabs, and its first line or the user names columns of texts."""
-    if is_stdin(path) or not has_tabs(path, columns.encoding):
-        return False
+    names = [] if is_stdin(path) else [*map(folded, first_cells(path, columns.encoding))]
     # Numbers as names mean that training had no header.
-    names = {folded(name) for name in first_line(path, columns.encoding).split("\t")}
     named = all(not n.isdecimal() and folded(n) in names for n in task.text_columns)
-    return bool(columns.text_columns) or named
+    return len(names) > 1 and (bool(columns.text_columns) or named)
+
+
+def _check_unused(path: str | Path, columns: ColumnsConfig, texts: int) -> None:
+    """Raise InputError for settings of columns, which lines of texts do not have."""
+    settings = {
+        # Of several texts in a line, they are the names.
+        "--text-columns": columns.text_columns and texts == 1,
+        "--first-line": columns.first_line != "auto",
+        "--sheet": columns.sheet,
+    }
+    flags = [flag for flag, is_set in settings.items() if is_set]
+    if flags:
+        name = "stdin" if is_stdin(path) else path
+        raise InputError(
+            f"{' and '.join(flags)}: {name} has one text in each line. Give a file with columns "
+            "instead."
+        )

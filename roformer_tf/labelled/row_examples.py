@@ -45,7 +45,7 @@ def examples_of(
         return (read_row(sentence, _sentence) for sentence in sentences)
     if task.labelling.has_units and labelled:
         return _unit_examples(path, task, texts, label, columns)
-    if task.labelling.label_optional and kind == "txt" and not has_tabs(path, columns.encoding):
+    if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         return plain_examples(path, task, columns.encoding)
     table = columns.open(path, (*texts, label))
     # Names may differ in case and width, or be numbers: here they become those of the table.
@@ -121,11 +121,6 @@ def no_units(path: str | Path, task: Any) -> InputError:
     )
 
 
-def has_tabs(path: str | Path, encoding: str) -> bool:
-    """Whether a .txt file has columns, like Excel's "Unicode text"."""
-    return "\t" in first_line(path, encoding).strip()
-
-
-def first_line(path: str | Path, encoding: str) -> str:
-    """The first line of a file that is not blank; "" if there is none."""
-    return next((line for line in text_lines(path, encoding) if line.strip()), "")
+def first_cells(path: str | Path, encoding: str) -> list[str]:
+    """The cells of a .txt file's first line that is not blank, such as Excel's "Unicode text"."""
+    return next(filter(None, map(str.strip, text_lines(path, encoding))), "").split("\t")

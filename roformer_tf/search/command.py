@@ -133,7 +133,7 @@ def search(config: SearchConfig) -> None:
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
-        report(Message("{report}.", report=embedder.described))
+        report(*embedder.notes)
         if config.delete:  # after the model and the queries, which may be wrong
             _delete(folder, config.delete)
         if config.documents is not None:
@@ -185,7 +185,7 @@ def _queries(config: SearchConfig) -> Sequence[str]:
     # --text-columns is for the documents, if both are files
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
-    with checked_texts(config.queries[0], reading) as texts:
+    with checked_texts(config.queries[0], reading, shared=both) as texts:
         return list(texts)
 
 

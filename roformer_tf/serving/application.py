@@ -245,13 +245,13 @@ def check_texts(items: list[Any], limits: Limits) -> None:
     check_lengths(items, limits)
 
 
-def check_lengths(items: list[Any], limits: Limits) -> None:
+def check_lengths(items: list[Any], limits: Limits, name: str = "text") -> None:
     """Raise InputError for a text that is too long."""
-    for number, item in enumerate(items):
+    for number, item in enumerate(items, 1):
         length = max(map(len, [item] if isinstance(item, str) else item))
         if length > limits.max_characters:
             raise InputError(
-                f"text {number + 1} has {length:,} characters, but at most "
+                f"{name} {number} has {length:,} characters, but at most "
                 f"{limits.max_characters:,} are allowed"
             )
 

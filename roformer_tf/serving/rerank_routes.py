@@ -91,7 +91,8 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
 
     async def scores(query: str, texts: list[str], log_odds: bool = False) -> list[float]:
         label = relevant_label(task, name)
-        check_lengths([query, *texts], limits)
+        check_lengths([query], limits, "query")
+        check_lengths(texts, limits)
         predictions = await predict([(query, text) for text in texts])
         return [relevance(x, task, label, log_odds) for _, x in predictions]
 

@@ -118,6 +118,8 @@ def test_rows_without_a_text_are_refused_before_anything_is_written(
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
+        (["--output", "x.npy", "--text-columns", "text"], "texts.txt has one text in each line"),
+        (["--output", "x.npy", "--first-line", "header"], "texts.txt has one text in each line"),
         (["--output", "x.txt"], "x.txt has an unknown format"),
         ([], "--output must be given"),
         (["--output", "x.npy", "--dimensions", "33"], "dimensions is 33, but the vectors of"),
@@ -168,6 +170,14 @@ def test_similarity_of_a_file_is_a_table(run, sim, want, tmp_path):
     assert [tuple(row[:2]) for row in rows] == [(TEXTS[a], TEXTS[b]) for a, b in index_pairs]
     got = [float(row[2]) for row in rows]
     np.testing.assert_allclose(got, [want[a] @ want[b] for a, b in index_pairs], atol=1e-5)
+
+
+def test_similarity_reports_texts_that_are_cut_and_untrained_sizes(run, sim, tmp_path):
+    (tmp_path / "x.txt").write_text(f"今天\t{'天气' * 300}\n好\t今天\n", "utf-8")
+    for texts in (["今天", "天气" * 300], ["--input", tmp_path / "x.txt"]):
+        code, _, err = run("similarity", "--model", sim, *texts, "--dimensions", 5)
+        assert (code, "was not trained for vectors cut to 5" in err) == (0, True)
+        assert "1 longer than 512 tokens and cut" in err
 
 
 @pytest.mark.parametrize(

@@ -204,6 +204,8 @@ def test_a_sim_model_is_greedy_by_default(run, released, sim):
         ("gpt_char", ("今天", "--beams", "4", "--samples", "2"), "beams is 4"),
         ("gpt_char", ("今天", "--paraphrases", "3"), "pooler"),
         ("gpt_char", ("今天", "天气", "--stream"), "--stream"),
+        ("gpt_char", ("今天", "--stream", "--output", "x.tsv"), "--stream"),
+        ("gpt_char", ("今天", "--paraphrases", "10", "--samples", "3"), "--samples is 3"),
         ("gpt_char", ("今天", "--input", "x.txt", "--output", "y.tsv"), "not both"),
         ("gpt_char", ("--input", "x.txt"), "--output"),
         ("word", ("今天",), "masked language model"),

@@ -101,12 +101,28 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
     assert all(line.split("\t")[0] in ("坏", "好") for line in lines)
 
 
-def test_stdin_has_no_columns_to_name(finetuned, type_in, capfd):
-    type_in("label\ttext\n好\t今天很好\n".encode())
-    words = ["predict", "--model", str(finetuned("classification")), "--text-columns", "text"]
-    assert main(words) == 2
+@pytest.mark.parametrize("name", ["stdin", "x.txt"])
+@pytest.mark.parametrize(
+    "flags", [["--text-columns", "text"], ["--first-line", "header"], ["--sheet", "一"]]
+)
+def test_lines_of_texts_have_no_columns(name, flags, finetuned, type_in, capfd, tmp_path):
+    content = "label\ttext\n好\t今天很好\n" if name == "stdin" else "今天很好\n"
+    type_in(content.encode())
+    (tmp_path / "x.txt").write_text(content, "utf-8")
+    words = ["predict", "--model", str(finetuned("classification")), *flags]
+    assert main(words + ["--input", str(tmp_path / name)] * (name != "stdin")) == 2
     out, err = capfd.readouterr()
-    assert (out, "stdin has one text in each line. Give a file" in err) == ("", True)
+    message = "has one text in each line. Give a file with columns"
+    if (name, flags[0]) == ("x.txt", "--sheet"):
+        message = "has no sheets"
+    assert (out, message in err) == ("", True)
+
+
+def test_an_empty_file_is_refused(finetuned, capfd, tmp_path):
+    (tmp_path / "x.txt").touch()
+    words = ["predict", "--model", str(finetuned("classification"))]
+    assert main([*words, "--input", str(tmp_path / "x.txt")]) == 2
+    assert "x.txt holds no text" in capfd.readouterr().err
 
 
 def test_empty_input_gives_only_a_header(finetuned, type_in, capfd):

@@ -51,7 +51,7 @@ def want(sim, eagerly):
 
 @pytest.fixture(scope="module")
 def pair(finetuned):
-    return client_of(finetuned("pair"), limits=Limits(max_texts=3))
+    return client_of(finetuned("pair"), limits=Limits(max_texts=3, max_characters=1000))
 
 
 @pytest.fixture(scope="module")
@@ -207,6 +207,8 @@ def test_tei_rerank(pair, scores):
     ("path", "body", "status", "reason"),
     [
         ("/rerank", {"query": "好"}, 422, "documents: Field required"),
+        ("/rerank", {"query": "好", "texts": ["好", "好" * 1001]}, 422, "text 2 has 1,001 char"),
+        ("/rerank", {"query": "好" * 1001, "texts": ["好"]}, 422, "query 1 has 1,001 characters"),
         ("/rerank", {"query": "好", "texts": []}, 422, "texts: List should have at least 1"),
         ("/rerank", {"query": "好", "documents": ["好"], "top_n": 0}, 422, "top_n"),
         ("/v1/rerank", {"query": "", "documents": ["好"]}, 400, "query: the text is empty"),
