@@ -33,7 +33,7 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     """The examples of --unlabelled, without labels. Raises InputError for files without any."""
     examples: list[Example] = []
     for path in config.unlabelled:
-        opened = open_texts_to_predict(path, task, config.columns, shared=True)
+        opened = open_texts_to_predict(path, task, config.columns)
         if opened.report:
             say(opened.report)
         good = good_examples(path, opened.examples, config.columns.strict)

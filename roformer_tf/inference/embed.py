@@ -97,25 +97,19 @@ class TextEmbedder:
     @property
     def notes(self) -> tuple[str, ...]:
         """What to print before vectors are computed: `described`, the precision, and a warning."""
-        trained = (self.hidden_size, *(self.config.dimensions or ()))
-        warning = ""
-        if self.size not in trained:
-            advice = "Train with --dimensions."
-            if self.config.dimensions:
-                advice = f"It was trained for {', '.join(map(str, self.config.dimensions))}."
-            warning = f"{self.source} was not trained for vectors cut to {self.size}. {advice}"
-        return Message("{report}.", report=self.described), self.choice.note, warning
+        notes = Message("{report}.", report=self.described), self.choice.note
+        trained = self.config.dimensions or ()
+        if self.size in (self.hidden_size, *trained):
+            return notes
+        advice = "Train with --dimensions."
+        if trained:
+            advice = f"It was trained for {', '.join(map(str, trained))}."
+        untrained = f"{self.source} was not trained for vectors cut to {self.size}. {advice}"
+        return (*notes, untrained)
 
-    def summary(self, facts: Message, cut: int) -> Message:
-        """A report with how many texts were `cut`."""
-        if not cut:
-            return Message("{report}.", report=facts)
-        return Message(
-            "{facts}; {cut:,} longer than {length} tokens and cut.",
-            facts=facts,
-            cut=cut,
-            length=self.config.max_length,
-        )
+    def is_cut(self, text: str) -> bool:
+        """Whether a text is longer than the model reads."""
+        return len(self.tokenizer.ids(text)) > self.config.max_length - SPECIALS
 
     def embed(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> np.ndarray:
         """Vectors of texts, in their order: (texts, D) float32 of length 1.

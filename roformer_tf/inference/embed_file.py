@@ -71,14 +71,23 @@ def embed_file(config: EmbedConfig) -> None:
                 write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
-        seconds = time.perf_counter() - began
-        facts = Message(
-            "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
-            rows=len(texts),
-            seconds=seconds,
-            speed=len(texts) / max(seconds, 1e-9),
-        )
-        report(embedder.summary(facts, cut))
+        report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
+
+
+def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
+    """One line on the whole file."""
+    facts = Message(
+        "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
+        rows=rows,
+        seconds=seconds,
+        speed=rows / max(seconds, 1e-9),
+    )
+    if not cut:
+        return Message("{report}.", report=facts)
+    length = embedder.config.max_length
+    return Message(
+        "{facts}; {cut:,} longer than {length} tokens and cut.", facts=facts, cut=cut, length=length
+    )
 
 
 @contextmanager

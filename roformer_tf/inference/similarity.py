@@ -1,7 +1,8 @@
 """The body of `similarity`: pairs of texts → the cosines of their vectors."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Annotated, TextIO
 
 import numpy as np
@@ -60,57 +61,43 @@ def similarity(config: SimilarityConfig) -> None:
     """Write the cosines, and print on stderr how the vectors are made."""
     check_output(config.output, config.input)
     if config.input is None:
-        embedder = _opened(config)
-        vectors, cut = _embed(embedder, config.text, config.vectors.batch_size)
-        _report_cut(embedder, len(config.text), cut)
+        embedder = _opened(config, config.text)
+        vectors = embedder.embed(config.text, config.vectors.batch_size)
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
     with checked_texts(config.input, config.reading, PAIR, tuple) as pairs:
-        embedder, cut = _opened(config), 0
+        embedder = _opened(config, chain.from_iterable(pairs))
         with (
             opened_text(config.output) as out,
             Progress(desc=Message("similarity"), unit=Message("pairs"), total=len(pairs)) as bar,
         ):
             out.write(tsv_line((*PAIR, SCORE)))
             for chunk in chunks(pairs, CHUNK // 2):  # two texts each
-                scores, longer = cosines(embedder, chunk, config.vectors.batch_size)
-                cut += longer
+                scores = cosines(embedder, chunk, config.vectors.batch_size)
                 for pair, cosine in zip(chunk, scores.tolist(), strict=True):
                     out.write(tsv_line((*pair, f"{cosine:.6f}")))
                 bar.update(len(chunk))
-        _report_cut(embedder, 2 * len(pairs), cut)
 
 
 def cosines(
     embedder: TextEmbedder, pairs: Sequence[Sequence[str]], batch_size: int = BATCH_SIZE
-) -> tuple[np.ndarray, int]:
-    """The cosine of each pair of texts, (pairs,) float32, and how many texts were cut.
-
-    Equal texts are read once.
-    """
+) -> np.ndarray:
+    """The cosine of each pair of texts, (pairs,) float32. Equal texts are read once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     index = {text: number for number, text in enumerate(texts)}
-    vectors, cut = _embed(embedder, texts, batch_size)
+    vectors = embedder.embed(texts, batch_size)
     # (pairs, D) each; the vectors have length 1, so their products are cosines.
     first, second = (vectors[[index[pair[side]] for pair in pairs]] for side in (0, 1))
-    return np.einsum("nd,nd->n", first, second), cut
+    return np.einsum("nd,nd->n", first, second)
 
 
-def _embed(embedder: TextEmbedder, texts: Sequence[str], batch_size: int) -> tuple[np.ndarray, int]:
-    """The vectors of texts, and how many of them were cut."""
-    blocks = list(embedder.blocks(texts, batch_size))
-    return np.concatenate([block.vectors for block in blocks]), sum(block.cut for block in blocks)
-
-
-def _report_cut(embedder: TextEmbedder, texts: int, cut: int) -> None:
-    if cut:
-        report(embedder.summary(Message("texts: {rows:,}", rows=texts), cut))
-
-
-def _opened(config: SimilarityConfig) -> TextEmbedder:
+def _opened(config: SimilarityConfig, texts: Iterable[str]) -> TextEmbedder:
     embedder = config.vectors.open(config.model)
     report(*embedder.notes)
+    if cut := sum(map(embedder.is_cut, texts)):
+        length = embedder.config.max_length
+        report(Message("{cut:,} longer than {length} tokens and cut.", cut=cut, length=length))
     return embedder
 
 

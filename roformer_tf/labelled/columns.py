@@ -220,15 +220,20 @@ def find_label(
 
 
 def find_texts(
-    sample: TableSample, texts: Iterable[str], label: str | None
+    sample: TableSample, texts: Iterable[str], label: str | None, matching: bool = False
 ) -> tuple[tuple[str, ...], str]:
     """The text columns, and a note if their content selected them.
 
     In this order: the user's; those with well-known names; the only one except the label; the only
-    one whose cells look like texts. Raises InputError if several or none match.
+    one whose cells look like texts. `matching`: rows may hold matching texts, so two or three
+    columns of texts are all used, whatever their names. Raises InputError if several or none match.
     """
     if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
+    if matching and (groups := _positives(sample.table)):
+        if len(groups) > 1:
+            raise _unclear_texts(sample, groups)
+        return groups[0], ""
     # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
     free = tuple(
         name for name in sample.table.columns if name != label and not _are_comments(sample, name)
@@ -236,6 +241,10 @@ def find_texts(
     profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
     candidates, note = _named_texts(free), ""
+    if matching and not any(len(names) > 1 for names in candidates):
+        several = tuple(x for x in free if profiles[x].filled and not profiles[x].coded)
+        if len(several) in (2, 3):
+            return several, "" if len(several) == len(free) else _BY_CONTENT
     if len(candidates) == 1 and profiles[candidates[0][0]].numbers:
         candidates += like_texts  # for example, 问题 may hold the numbers of questions
     elif not candidates and len(free) == 1:
@@ -254,26 +263,6 @@ def find_texts(
 def _are_comments(sample: TableSample, column: str) -> bool:
     """Whether the column has doccano's comments: lists, most of them empty."""
     return folded(column) == "comments" and any(row.get(column) == [] for row in sample.rows)
-
-
-def find_several_texts(
-    sample: TableSample, texts: Sequence[str], label: str | None
-) -> tuple[tuple[str, ...], str]:
-    """The text columns, as `find_texts`, of a file whose rows may hold matching texts.
-
-    Two or three columns of texts are all used, whatever their names.
-    """
-    if not texts and (groups := _positives(sample.table)):
-        if len(groups) > 1:
-            raise _unclear_texts(sample, groups)
-        return groups[0], ""
-    free = tuple(name for name in sample.table.columns if name != label)
-    if not texts and not any(len(names) > 1 for names in _named_texts(free)):
-        profiles = _profiles(sample, free)
-        names = tuple(x for x in free if profiles[x].filled and not profiles[x].coded)
-        if len(names) in (2, 3):
-            return names, "" if len(names) == len(free) else _BY_CONTENT
-    return find_texts(sample, texts, label)
 
 
 def _positives(table: Table) -> list[tuple[str, ...]]:
@@ -477,18 +466,13 @@ class LabelSample:
 
     def _check_other_signs(self, path: str | Path, labels: set[str]) -> None:
         """Raise InputError if some of the labels between commas are several with another sign."""
-        with_commas = self._separated_by(",")
+        usual = "" if self._separated_by(",") else OTHER_SEPARATORS
         for sign in OTHER_SEPARATORS + RARE_SEPARATORS:
             # Even in a single cell, a sign between labels of other cells separates them.
-            several = {x for x in labels if sign in x and {*map(stripped, x.split(sign))} <= labels}
-            if with_commas and several:
+            several = any(sign in x and {*map(stripped, x.split(sign))} <= labels for x in labels)
+            if several or (sign in usual and self._separated_by(sign)):
                 raise InputError(
-                    f"{path}: {min(several)!r} may be several labels, or one. Write commas between "
-                    "labels, or give a .jsonl file with a list of labels for each text."
-                )
-            is_usual = sign in OTHER_SEPARATORS and not with_commas and self._separated_by(sign)
-            if several or is_usual:
-                raise InputError(
-                    f"{path}: {sign!r} is between labels. Give --label-separator "
-                    f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
+                    f"{path}: {sign!r} is between labels. Write one separator in all rows, and "
+                    f"give --label-separator {shlex.quote(sign)} if it is this one, or a sign that "
+                    "no label has if these are single labels."
                 )

@@ -11,8 +11,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import ellipsized, stripped, to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
-from roformer_tf.readers.records import BLANK
-from roformer_tf.readers.tables import FindTop, Table, Top
+from roformer_tf.readers.tables import FindTop, Table, Top, no_rows
 from roformer_tf.translation import Message
 
 # The meaning of the first line of a tsv, csv or xlsx.
@@ -101,10 +100,9 @@ def sample_of(table: Table) -> TableSample:
     rows = list(islice(table.rows, SAMPLE))
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
-        problems = (f"{row.source_line} {row.problem}" for row in rows if row.problem != BLANK)
-        problem = next(problems, "")
-        problem = problem or Message("{path} has a header, but no example", path=table.path)
-        raise InputError(Message("{problem}. Add examples.", problem=problem))
+        raise no_rows(
+            table.path, rows, Message("{path} has a header, but no example", path=table.path)
+        )
     return TableSample(table, cells)
 
 

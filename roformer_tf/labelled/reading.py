@@ -20,7 +20,6 @@ from roformer_tf.labelled.columns import (
     LabelSample,
     find_column,
     find_label,
-    find_several_texts,
     find_texts,
     find_texts_to_predict,
 )
@@ -117,9 +116,11 @@ def find_layout(
     if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
         check_header(sample)
     for candidate in [chosen] if chosen else tasks.values():
-        names = candidate.labelling.column_names
-        if names and (chosen or {*names} <= {*map(folded, table.columns)}):
-            return _named_layout(sample, columns, candidate)
+        usual = candidate.labelling.column_names
+        if usual and (chosen or {*usual} <= {*map(folded, table.columns)}):
+            texts = tuple(find_column(table, x) for x in columns.text_columns or usual[:-1])
+            label = find_column(table, columns.label_column or usual[-1])
+            return _table_layout(sample, columns, candidate, (texts, ""), (label, ""))
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
@@ -141,8 +142,7 @@ def _labels_layout(
     is_optional = chosen is not None and chosen.labelling.label_optional
     named = columns.text_columns
     label, label_note = find_label(sample, named, columns.label_column, is_optional)
-    choose_texts = find_several_texts if is_optional else find_texts
-    texts, text_note = choose_texts(sample, named, label)
+    texts, text_note = find_texts(sample, named, label, is_optional)
     selection = (texts, text_note), (label, label_note)
     if label in texts:
         raise InputError(
@@ -226,14 +226,6 @@ def _units_or_entities_layout(
                 "B-LOC, I-LOC, O or similar tags if they do."
             )
     return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
-
-
-def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
-    """The layout of a table for a task whose columns have fixed names, or those of the user."""
-    *usual, label = task.labelling.column_names
-    texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
-    label = find_column(sample.table, columns.label_column or label)
-    return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 
 
 def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
@@ -389,23 +381,18 @@ class TextsToPredict(NamedTuple):
     """One for each row, in order; to be read once."""
 
 
-def open_texts_to_predict(
-    path: str | Path, task: Any, columns: ColumnsConfig, shared: bool = False
-) -> TextsToPredict:
+def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -> TextsToPredict:
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
     tabs. A .txt with tabs is a table if its first line names columns of training, or the user names
     columns. Tables have the columns of training, or columns that can only be the texts; CoNLL files
-    have units. `shared`: whether `columns` are for other files, too. Raises InputError for a file
-    that cannot be read, and for settings that are not for its kind.
+    have units. Raises InputError for a file that cannot be read.
     """
     # Stdin can be read only once: it has no header to look for.
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
     texts, note = task.text_columns, ""
     if kind == "txt" and not _has_columns(path, task, columns):
-        if not shared or is_stdin(path):
-            _check_unused(path, columns, len(texts))
         examples = plain_examples(path, task, columns.encoding)
     else:
         if kind != "conll":
@@ -442,20 +429,3 @@ def _has_columns(path: str | Path, task: Any, columns: ColumnsConfig) -> bool:
     # Numbers as names mean that training had no header.
     named = all(not n.isdecimal() and folded(n) in names for n in task.text_columns)
     return len(names) > 1 and (bool(columns.text_columns) or named)
-
-
-def _check_unused(path: str | Path, columns: ColumnsConfig, texts: int) -> None:
-    """Raise InputError for settings of columns, which lines of texts do not have."""
-    settings = {
-        # Of several texts in a line, they are the names.
-        "--text-columns": columns.text_columns and texts == 1,
-        "--first-line": columns.first_line != "auto",
-        "--sheet": columns.sheet,
-    }
-    flags = [flag for flag, is_set in settings.items() if is_set]
-    if flags:
-        name = "stdin" if is_stdin(path) else path
-        raise InputError(
-            f"{' and '.join(flags)}: {name} has one text in each line. Give a file with columns "
-            "instead."
-        )

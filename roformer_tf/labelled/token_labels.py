@@ -72,7 +72,8 @@ def _are_aligned(units: Any, labels: Any) -> bool:
         return False
     # Other labels than tags with types may be those of a whole text.
     are_tags = isinstance(units, list) or all(TYPED.fullmatch(str(x)) for x in labels)
-    return are_tags and len(units) == len(labels) and _are_short(labels)
+    are_short = all(isinstance(x, str | int) or x is None for x in labels)
+    return are_tags and are_short and len(units) == len(labels)
 
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
@@ -84,10 +85,6 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     aligned = [_are_aligned(x, y) for x, y in pairs]
     # A tenth may be mistakes; doccano has columns of empty lists.
     return any(y for _, y in pairs) and sum(aligned) >= 0.9 * len(aligned)
-
-
-def _are_short(values: Sequence[Any]) -> bool:
-    return all(isinstance(x, str | int) or x is None for x in values)
 
 
 def is_cluener(value: Any) -> bool:

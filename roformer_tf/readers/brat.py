@@ -39,15 +39,12 @@ def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Row]:
         yield from _lines(text, annotations, encoding)
 
 
-def _matching(lines: list[str], entities: list[tuple[int, re.Match[str]]]) -> int:
-    """How many entities have the text that their annotation quotes."""
-    text = "".join(lines)
-    return sum(text[int(x[3]) : int(x[5])] == x[6] for _, x in entities)
-
-
 def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
     """The lines of one text."""
-    found: list[tuple[int, re.Match[str]]] = []
+    lines = list(text_lines(text, encoding))
+    begins = list(accumulate(map(len, lines), initial=0))
+    entities: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
+    problems: dict[int, str] = {}
     for number, line in enumerate(text_lines(annotations, encoding), start=1):
         if not line.startswith("T"):
             continue
@@ -57,20 +54,16 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
                 f"{annotations}:{number} is no entity of brat. Write T1, a tab, the label, its "
                 "first character and the one after its last, a tab, and its text."
             )
-        found.append((number, match))
-    lines = list(text_lines(text, encoding))
-    # Git adds a CR to each line on Windows, after the characters were counted.
-    without = [line.replace("\r\n", "\n") for line in lines]
-    lines = max(lines, without, key=lambda x: _matching(x, found))
-    begins = list(accumulate(map(len, lines), initial=0))
-    entities: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
-    problems: dict[int, str] = {}
-    for number, match in found:
         name, label, start, fragments, end, quoted = match.groups()
         index = bisect_right(begins, int(start)) - 1  # of the line in which it begins
         if index >= len(lines):
             raise InputError(f"{annotations}:{number} is past the end of {text}. Correct it.")
         begin = begins[index]
+        # Git adds a CR to each line on Windows, after the characters were counted.
+        if lines[index].endswith("\r\n") and not lines[index].startswith(
+            quoted, int(start) - begin
+        ):
+            problems[index] = f"does not have {quoted!r} at {start}: change its CRLF to LF"
         if fragments:
             problems[index] = f"has the entity {name} in several fragments, which no span can be"
         entity = {"start": int(start) - begin, "end": int(end) - begin, "label": label}

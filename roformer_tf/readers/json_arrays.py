@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.lines import SAMPLE, encoding_of_start, utf16_codec
+from roformer_tf.readers.lines import SAMPLE, encoding_of, utf16_codec
 from roformer_tf.readers.records import Record, object_record
 from roformer_tf.readers.streams import opened
 
@@ -29,7 +29,8 @@ def find_json(path: str | Path, encoding: str, nested: bool) -> tuple[str, bool]
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
-        codec = utf16_codec(head) or encoding_of_start(head)
+        # Up to a quote, which is never a part of a character.
+        codec = utf16_codec(head) or encoding_of(head.rpartition(b'"')[0]) or "utf-8"
     text = head.decode(codec, "replace").lstrip("\ufeff").lstrip()
     return codec, text.startswith("[") or (nested and _ARRAY.match(text) is not None)
 

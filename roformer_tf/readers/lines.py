@@ -86,7 +86,7 @@ class TextLines:
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
         """Decode lines until one indicates an encoding, which holds for the rest."""
         for line in lines:
-            self.encoding = _encoding_of(line)
+            self.encoding = encoding_of(line)
             if self.encoding:
                 yield from _consistent_lines(chain([line], lines), self.encoding)
             else:
@@ -166,7 +166,7 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
     try:
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
-        votes = Counter(map(_encoding_of, lines))
+        votes = Counter(map(encoding_of, lines))
         best = max(("utf-8", "gb18030", "cp950"), key=votes.__getitem__)
         return best if votes[best] else None
     if _THREE_BYTES.search(text):
@@ -175,24 +175,7 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
     return "utf-8" if len(text) > SAMPLE // 4 and not text.isascii() else None
 
 
-def encoding_of_start(head: bytes) -> str:
-    """The encoding of the beginning of a file, whose last character may be incomplete."""
-    if _is_encoded(head, "utf-8"):
-        return "utf-8"
-    # As in `_encoding_of`.
-    is_big5 = _PRIVATE.search(head.decode("gb18030", "replace")) and _is_encoded(head, "cp950")
-    return "cp950" if is_big5 else "gb18030"
-
-
-def _is_encoded(head: bytes, encoding: str) -> bool:
-    try:
-        codecs.getincrementaldecoder(encoding)().decode(head)
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-def _encoding_of(line: bytes) -> str | None:
+def encoding_of(line: bytes) -> str | None:
     """The encoding of a line; None if several are possible, or none."""
     text = _decoded(line, "utf-8")
     if type(text) is not DamagedLine:
@@ -211,9 +194,7 @@ def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
     if encoding == "utf-8":  # a line in GB18030 fails to decode
         return map(partial(_decoded, encoding=encoding), lines)
     # UTF-8 may decode as GB18030, to wrong characters. "ascii" makes such a line a damaged one.
-    return (
-        _decoded(line, "ascii" if _encoding_of(line) == "utf-8" else encoding) for line in lines
-    )
+    return (_decoded(line, "ascii" if encoding_of(line) == "utf-8" else encoding) for line in lines)
 
 
 def _decoded(line: bytes, encoding: str) -> str:

@@ -177,7 +177,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     readable = [record for record in start if record.cells]
     if all(damage("".join(record.cells)) for record in readable):
         broken = (r._replace(problem=r.problem or damage("".join(r.cells))) for r in start)
-        raise _nothing(path, _placed(path, broken))
+        raise no_rows(path, _placed(path, broken))
     top = find_top([record.cells for record in readable])
     first = readable[top.titles]
     columns = tuple(str(i + 1) for i in range(len(first.cells)))
@@ -202,10 +202,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     return Table(path, columns, top.has_header, rows)
 
 
-def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
-    """An error for a file without readable rows: their first problem, or that it is empty."""
+def no_rows(path: str | Path, rows: Iterable[Row], empty: Message | None = None) -> InputError:
+    """An error for a file without readable rows: their first problem, or `empty`."""
     broken = next((f"{r.source_line} {r.problem}" for r in rows if r.problem != BLANK), None)
-    problem = broken or Message("{path} is empty", path=path)
+    problem = broken or empty or Message("{path} is empty", path=path)
     return InputError(Message("{problem}. Give a file with examples.", problem=problem))
 
 
@@ -315,7 +315,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
                 f"{path} holds neither a JSON object in each line nor one array of objects. Write "
                 "it in one of these layouts."
             )
-        raise _nothing(path, start)
+        raise no_rows(path, start)
     if {"prompt", "result_list"} <= columns.keys():
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
@@ -344,5 +344,5 @@ def _arrow(path: str | Path, kind: str) -> Table:
     records = rows()
     first = list(islice(records, 1))
     if not first:
-        raise _nothing(path, [])
+        raise no_rows(path, [])
     return Table(path, file.columns, True, chain(first, records))

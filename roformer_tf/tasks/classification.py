@@ -102,10 +102,6 @@ class ClassificationMetrics(Metrics):
             metrics.ROC_AUC: partial(metrics.roc_auc, is_last, of_last),
         }
 
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Macro F1 and ROC AUC need an example of every label."""
-        return self._without_missing(gold, metrics.MACRO_F1, metrics.ROC_AUC)
-
     def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
         """A model of each label against the rest; of two labels one model, of the second."""
         labels = np.arange(len(self.task.labels))

@@ -15,7 +15,7 @@ from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, to_number
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
 from roformer_tf.labelled.examples import UNLABELLED, Example, Label
-from roformer_tf.labelled.splits import Question, example_key, text_question
+from roformer_tf.labelled.splits import Question, example_key, number_strata, text_question
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
@@ -45,7 +45,7 @@ class Labelling(Part):
     separates_labels: ClassVar[bool] = False
     """Whether a cell may hold several labels with a separator between them."""
     min_labels: ClassVar[int] = 2
-    """Different labels that are needed to learn anything."""
+    """Different labels that are needed to learn anything; 0 if the task has none of its own."""
     default_max_length: ClassVar[int] = 1024
     """Largest `max_length` that is chosen where the user does not set it."""
     fixed_long_texts: ClassVar[str] = ""
@@ -116,12 +116,20 @@ class Labelling(Part):
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
-        """The labels that an example's label consists of."""
-        return {str(label)}
+        """The labels that an example's label consists of; none if other ones may occur later."""
+        if not cls.min_labels:
+            return set()
+        return set(label) if isinstance(label, tuple) else {str(label)}
 
     @classmethod
     def strata(cls, examples: Examples) -> list[Any]:
-        """The stratum of each example: every set has the same fraction of each stratum."""
+        """The stratum of each example: every set has the same fraction of each stratum.
+
+        Of numbers the strata are tenths.
+        """
+        # All examples of a file are of one kind, so the first one decides.
+        if examples and isinstance(examples[0].label, float):
+            return number_strata([example.label for example in examples])
         return [sorted(cls.labels_in(example.label)) for example in examples]
 
     @classmethod

@@ -49,6 +49,8 @@ class Metric(NamedTuple):
     """An explanation for the report."""
     undefined: Message | None = None
     """Why these predictions may have no value, although the labels allow one."""
+    needs: Literal["", "a label", "every label", "an entity"] = ""
+    """Without what in the data it is undefined, for any predictions. For numbers: several."""
     by_example: bool = False
     """Whether it is the fraction of examples that are right, independent trials."""
 
@@ -73,17 +75,20 @@ MACRO_F1 = Metric(
         "mean over the labels of F1, which combines precision and recall: a rare label counts as "
         "much as a frequent one"
     ),
+    needs="every label",
 )
 ROC_AUC = Metric(
     "roc_auc",
     Message("ROC AUC"),
     "coefficient",
     meaning=Message("how well probabilities separate the two labels: 1 is perfect, 0.5 is chance"),
+    needs="every label",
 )
 MICRO_F1 = Metric(
     "micro_f1",
     Message("micro F1"),
     meaning=Message("F1, which combines precision and recall, over all labels of all texts"),
+    needs="a label",
 )
 EXACT_MATCH = Metric(
     "exact_match",
@@ -95,6 +100,7 @@ F1 = Metric(
     "f1",
     Message("F1"),
     meaning=Message("harmonic mean of precision and recall; an entity counts only as a whole"),
+    needs="an entity",
 )
 PRECISION = Metric(
     "precision",
@@ -106,6 +112,7 @@ RECALL = Metric(
     "recall",
     Message("recall"),
     meaning=Message("fraction of the labelled entities that are predicted"),
+    needs="an entity",
 )
 SAME_PREDICTIONS = Message("all predictions are the same number")
 PEARSON = Metric(
@@ -114,6 +121,7 @@ PEARSON = Metric(
     "coefficient",
     meaning=Message("linear correlation of predicted and true values: 1 is perfect, 0 is none"),
     undefined=SAME_PREDICTIONS,
+    needs="every label",
 )
 SPEARMAN = Metric(
     "spearman",
@@ -121,6 +129,7 @@ SPEARMAN = Metric(
     "coefficient",
     meaning=Message("correlation of their ranks: whether the order is right"),
     undefined=SAME_PREDICTIONS,
+    needs="every label",
 )
 MAE = Metric(
     "mae",
@@ -137,6 +146,7 @@ RMSE = Metric(
     meaning=Message("similar, with more weight on large errors"),
 )
 SAME_LABELS = Message("all labels are the same number")
+NO_ENTITY = Message("the data have no entity")
 
 
 class Counts(NamedTuple):

@@ -19,7 +19,6 @@ from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics, Probabilities
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.top_k import top_k
-from roformer_tf.translation import Message
 
 # Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
@@ -46,11 +45,6 @@ class MultilabelLabelling(Labelling):
     def read_label(cls, value: Any, separator: str) -> Label:
         """An empty cell has no label."""
         return read_labels(value, separator)
-
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
-        """The labels of the tuple."""
-        return set(label)
 
     def target(self, example: Example) -> np.ndarray:
         """(C,) float32."""
@@ -135,15 +129,6 @@ class MultilabelMetrics(Metrics):
             metrics.EXACT_MATCH: partial(metrics.mean, self.right(gold, predictions)),
         }
 
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Macro F1 needs an example of every label, micro F1 one of any."""
-        without_any = {} if any(gold) else self._without_missing(gold, metrics.MICRO_F1)
-        return self._without_missing(gold, metrics.MACRO_F1) | without_any
-
-    def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether all labels are predicted and no other, in any order."""
-        return set(label) == set(prediction.label)
-
     def items(self, label: Label) -> set[LabelItem]:
         """Each label."""
         return {(name,) for name in label}
@@ -184,6 +169,12 @@ def has_label(task: Task, gold: Gold) -> np.ndarray:
     return table
 
 
+def best_step(gold: int, right: np.ndarray, predicted: np.ndarray) -> int:
+    """The index in `STEPS` of the highest micro F1, from the counts (steps,) of all labels."""
+    # F1 = 2 · right / (gold + predicted): the 2 does not change which step is best.
+    return int(np.argmax(right / np.maximum(gold + predicted, 1)))
+
+
 def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]:
     """The thresholds (C,) that give the highest micro F1.
 
@@ -194,12 +185,7 @@ def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]
     predicted = np.array([np.sum(scores > step, axis=0) for step in STEPS])  # (steps, C)
     right = np.array([np.sum((scores > step) & wanted, axis=0) for step in STEPS])
     gold = wanted.sum(axis=0)  # (C,)
-
-    def best(right: np.ndarray, predicted: np.ndarray) -> int:
-        """The step of the highest micro F1, from the counts (steps,) of all labels together."""
-        # F1 = 2 · right / (gold + predicted): the 2 does not change which step is best.
-        return int(np.argmax(right / np.maximum(gold.sum() + predicted, 1)))
-
+    best = partial(best_step, gold.sum())
     chosen = np.full(len(gold), best(right.sum(axis=1), predicted.sum(axis=1)))
     for label in np.flatnonzero(gold >= ENOUGH):
         rest = np.flatnonzero(np.arange(len(chosen)) != label)

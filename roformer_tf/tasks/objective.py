@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
 
+# Fields of `LossConfig` that tasks without labels of single texts do not support.
+OF_LABELS = dict.fromkeys(
+    ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
+    "is about labels of single texts, but texts are compared with each other here.",
+)
+
+
 class TrainingObjective(Part):
     """Which model is trained, and by which loss."""
 

@@ -10,7 +10,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import number_strata
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
@@ -29,6 +28,7 @@ class RegressionLabelling(Labelling):
     """A number. Target (1,) float32, in deviations from the mean of the training data."""
 
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
+    min_labels: ClassVar[int] = 0
 
     @classmethod
     def guess(cls, sample: LabelSample) -> str:
@@ -43,16 +43,6 @@ class RegressionLabelling(Labelling):
         if number is None or abs(number) > 1e18:  # its square would overflow in float32
             raise BadCellError(f"has the label {name!r}, which is no number")
         return number
-
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
-        """None: numbers may occur that the training set does not have."""
-        return set()
-
-    @classmethod
-    def strata(cls, examples: Examples) -> list[Any]:
-        """Tenths of the numbers."""
-        return number_strata([example.label for example in examples])
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
@@ -130,11 +120,6 @@ class RegressionMetrics(Metrics):
             metrics.MAE: partial(metrics.mean, np.abs(error)),
             metrics.RMSE: lambda weights: np.sqrt(squares(weights)),
         }
-
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Nothing correlates with a constant."""
-        names = (metrics.PEARSON.name, metrics.SPEARMAN.name)  # errors are defined even so
-        return dict.fromkeys(names, metrics.SAME_LABELS) if len(set(gold)) == 1 else {}
 
     def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
         """Ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""

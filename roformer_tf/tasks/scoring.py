@@ -83,8 +83,8 @@ class Metrics(Part):
         return metrics.once(self.measure(gold, predictions), len(gold))
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether a prediction equals the whole label."""
-        return bool(label == prediction.label)
+        """Whether a prediction has all items of the label, and no other."""
+        return self.items(label) == self.items(prediction.label)
 
     def right(self, gold: Gold, predictions: Predictions) -> np.ndarray:
         """`is_right` of several examples: (N,) bool."""
@@ -94,21 +94,24 @@ class Metrics(Part):
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """For each metric that is undefined for these labels under any predictions: the reason."""
-        return {}
+        missing = [kind for kind, number in self.count_kinds(gold).items() if not number]
+        no_example = Message("there is no example of {labels}", labels=missing)
+        # Nothing correlates with a constant.
+        is_constant = len(set(gold)) == 1 if gold and isinstance(gold[0], float) else False
+        is_empty = not any(map(self.items, gold))
+        reasons = {
+            "every label": no_example if missing else metrics.SAME_LABELS if is_constant else None,
+            "a label": no_example if is_empty else None,
+            "an entity": metrics.NO_ENTITY if is_empty else None,
+        }
+        needs = {metric.name: reasons.get(metric.needs) for metric in self.usable()}
+        return {name: reason for name, reason in needs.items() if reason}
 
     def reason(self, metric: Metric, gold: Gold, has_value: bool = False) -> Message:
         """Why a metric has no value for these labels; or, if it has one, no interval."""
         if has_value:
             return NO_SPREAD
         return self.why_undefined(gold).get(metric.name) or metric.undefined or NO_SPREAD
-
-    def _without_missing(self, gold: Gold, *needing: Metric) -> dict[str, Message]:
-        """`why_undefined` for metrics that need an example of every label of training."""
-        missing = [kind for kind, number in self.count_kinds(gold).items() if not number]
-        if not missing:
-            return {}
-        reason = Message("there is no example of {labels}", labels=missing)
-        return {metric.name: reason for metric in needing}
 
     # Intervals
 

@@ -17,7 +17,7 @@ from roformer_tf.labelled.encoding import (
     first_tokens,
     unit_targets,
 )
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.token_labels import UnitColumns, read_units
 from roformer_tf.readers.records import ANY, Row
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
@@ -81,11 +81,6 @@ class TaggingLabelling(UnitLabelling):
         if example.units:
             return example._replace(texts=((" " if spaced else "").join(example.units),))
         return example._replace(units=tuple(text.split() if spaced else text))
-
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
-        """The labels of all units."""
-        return set(label)
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:

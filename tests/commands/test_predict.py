@@ -112,7 +112,7 @@ def test_lines_of_texts_have_no_columns(name, flags, finetuned, type_in, capfd, 
     words = ["predict", "--model", str(finetuned("classification")), *flags]
     assert main(words + ["--input", str(tmp_path / name)] * (name != "stdin")) == 2
     out, err = capfd.readouterr()
-    message = "has one text in each line. Give a file with columns"
+    message = "has one text in each line, but --text-columns"
     if (name, flags[0]) == ("x.txt", "--sheet"):
         message = "has no sheets"
     assert (out, message in err) == ("", True)

@@ -29,7 +29,7 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import Tensor, listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
-from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.objective import OF_LABELS, TrainingObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.tfidf import overlap
@@ -73,11 +73,6 @@ class ListLabelling(Labelling):
                 f"has too few texts in {column!r}: {len(listed)}, not {least} or more"
             )
         return listed
-
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
-        """None: labels are about the candidates of one example."""
-        return set()
 
     @classmethod
     def split_keys(cls, example: Example) -> Sequence[bytes]:
@@ -178,10 +173,7 @@ def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int 
 class ListObjective(TrainingObjective):
     """A softmax over the scores of an example's candidates."""
 
-    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
-        "is about labels of single texts, but candidates are compared with each other.",
-    )
+    refused_settings: ClassVar[Mapping[str, str]] = OF_LABELS
     soft_losses = staticmethod(softmax_distillation)
 
     def batch_loss(

@@ -18,7 +18,6 @@ from roformer_tf.translation import Message
 # Units of known entities → their labels.
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
-NO_ENTITY = Message("the data have no entity")
 LONGEST_MATCH = Message("longest match with the entities of the training set")
 USUAL_ENTITIES = Message(
     "every occurrence of the entities of the training set that are usually entities there"
@@ -59,11 +58,6 @@ class EntityMetrics(scoring.Metrics):
         }
         return {name: number for name, number in texts.items() if figures.get(name) in (0, 1)}
 
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """F1 and recall need an entity."""
-        names = (metrics.F1.name, metrics.RECALL.name)
-        return {} if any(map(self.items, gold)) else dict.fromkeys(names, NO_ENTITY)
-
     @abstractmethod
     def in_characters(self, example: Example, label: Label) -> list[Span]:
         """The entities of a label, in characters of the example's text."""
@@ -100,11 +94,6 @@ class TaggingMetrics(EntityMetrics):
             return metrics.ratio(weights @ right, weights @ units)
 
         return super().functions(gold, predictions) | {metrics.ACCURACY: accuracy}
-
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Macro F1 needs a unit of every label, if tags mark no entities."""
-        of_units = self._without_missing(gold, metrics.MACRO_F1)
-        return super().why_undefined(gold) if self.task.has_entities else of_units
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
@@ -164,14 +153,6 @@ class SpanMetrics(EntityMetrics):
     """Figures of entities that may overlap."""
 
     all = (metrics.F1, metrics.PRECISION, metrics.RECALL, metrics.MACRO_F1)
-
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """F1 and recall need an entity, macro F1 one of every label."""
-        return self._without_missing(gold, metrics.MACRO_F1) | super().why_undefined(gold)
-
-    def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether all entities are predicted and no other."""
-        return set(label) == set(prediction.label)
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity."""

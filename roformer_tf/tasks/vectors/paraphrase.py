@@ -32,7 +32,6 @@ class ParaphraseLabelling(RetrievalLabelling):
     """Groups of texts of the same meaning; the first two of each are evaluated."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
-    fixed_long_texts: ClassVar[str] = "the end of a long text is cut."
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:

@@ -105,15 +105,12 @@ class RetrievalLabelling(VectorLabelling):
 class RetrievalObjective(VectorObjective):
     """A softmax over the cosines of a batch."""
 
+    vector_losses = ("softmax",)
+    meaning = "the texts belong together, without scores"
     vector_loss = staticmethod(losses.in_batch_softmax)
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
-        """The task with lengths to which vectors may be cut."""
-        if config.loss not in ("auto", "softmax"):
-            raise InputError(
-                f"loss is {config.loss}, but the texts belong together, without scores. Give "
-                "--loss softmax."
-            )
+        """The task with these settings. Raises InputError if they do not suit its texts."""
         if config.hard_negatives and self.task.data == "texts":
             raise InputError(
                 "hard_negatives are for texts that belong together: of texts without labels "
@@ -154,9 +151,7 @@ class RetrievalMetrics(VectorMetrics):
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the second text has rank 1; of triples, whether it is nearer than the third."""
-        if self.task.data == "triples":
-            return bool(prediction.label.ahead)
-        return bool(prediction.label.rank == 1)
+        return bool(prediction.label.ahead)
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The rank of the second text."""

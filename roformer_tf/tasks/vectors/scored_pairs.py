@@ -36,7 +36,6 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
 )
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
-from roformer_tf.translation import Message
 
 # Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
@@ -81,6 +80,8 @@ class ScoredLabelling(VectorLabelling):
 class ScoredObjective(VectorObjective):
     """CoSENT of the cosines, or a classifier of both vectors."""
 
+    vector_losses = ("cosent", "classifier")
+    meaning = "the pairs have scores"
     vector_loss = staticmethod(losses.cosent)
 
     @property
@@ -89,19 +90,13 @@ class ScoredObjective(VectorObjective):
         return len(self.task.levels) if self.task.loss == "classifier" else 0
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
-        """The task with a loss, and lengths to which vectors may be cut."""
-        # "auto" is CoSENT, the default of this task.
-        loss = self.task.loss if config.loss == "auto" else config.loss
-        if loss == "softmax":
-            raise InputError(
-                "loss is softmax, but the pairs have scores. Give --loss cosent or classifier."
-            )
-        if loss == "classifier" and not self.task.levels:
+        """The task with these settings. Raises InputError if they do not suit its scores."""
+        if config.loss == "classifier" and not self.task.levels:
             raise InputError(
                 f"loss is classifier, but the pairs have more than {MAX_CLASSES} different "
                 "scores, and each would be a class. Give --loss cosent."
             )
-        if loss == "classifier" and config.dimensions:
+        if config.loss == "classifier" and config.dimensions:
             raise InputError(
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
                 "Give --loss cosent, or remove --dimensions."
@@ -111,7 +106,7 @@ class ScoredObjective(VectorObjective):
                 "hard_negatives are for texts that belong together: pairs with low scores are "
                 "negatives already. Remove --hard-negatives."
             )
-        return dataclasses.replace(super().with_vector_settings(config, teacher), loss=loss)
+        return super().with_vector_settings(config, teacher)
 
     def batch_loss(
         self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
@@ -165,11 +160,6 @@ class ScoredMetrics(VectorMetrics):
             metrics.SPEARMAN: partial(metrics.rank_correlation, numbers, cosines),
             metrics.PEARSON: partial(metrics.correlation, numbers, cosines),
         }
-
-    def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Nothing correlates with equal scores."""
-        names = (metrics.ROC_AUC.name, metrics.SPEARMAN.name, metrics.PEARSON.name)
-        return dict.fromkeys(names, metrics.SAME_LABELS) if len(set(gold)) == 1 else {}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the cosine is on the right side of the threshold, if there is one."""
@@ -292,9 +282,7 @@ class Embedding(Retrieval):
         if data == task.data and scores <= {*task.levels}:
             return cast(Task, task)
         # The learned settings stay, such as the threshold, which two scores of training gave.
-        settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         levels = few_levels(examples) if has_scores else ()
         threshold = task.threshold if len(task.levels) == 2 else None
-        return cls.from_settings(
-            **settings | {"data": data, "levels": levels, "threshold": threshold}
-        )
+        changes = {"data": data, "levels": levels, "threshold": threshold}
+        return cls.from_settings(**dataclasses.asdict(task) | changes)

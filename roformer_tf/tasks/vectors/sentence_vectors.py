@@ -20,7 +20,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_number
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import number_strata
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import losses
@@ -28,9 +27,10 @@ from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import Tensor
-from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.objective import OF_LABELS, TrainingObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, scores_of, unit
+from roformer_tf.translation import either
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -52,6 +52,8 @@ class VectorLabelling(Labelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (1, 2, 3)
     label_optional: ClassVar[bool] = True
+    min_labels: ClassVar[int] = 0
+    fixed_long_texts: ClassVar[str] = "the end of a long text is cut."
     default_max_length: ClassVar[int] = 512
 
     @classmethod
@@ -111,19 +113,6 @@ class VectorLabelling(Labelling):
         ]
 
     @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
-        """None: scores may occur that the training set does not have."""
-        return set()
-
-    @classmethod
-    def strata(cls, examples: Examples) -> list[Any]:
-        """Tenths of the scores, if there are any."""
-        # All examples of a file are of one kind, so the first one decides.
-        if examples and isinstance(examples[0].label, float):
-            return number_strata([example.label for example in examples])
-        return [0] * len(examples)
-
-    @classmethod
     def split_keys(cls, example: Example) -> Sequence[bytes]:
         """A key for each text: no text is in two sets."""
         return [text_key([text]) for text in example.texts]
@@ -136,10 +125,6 @@ class VectorLabelling(Labelling):
     def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
         """The texts of the sequences from `encode`, all texts of an example in a row."""
         return [text for example in examples for text in example.texts]
-
-    def why_long_texts_fixed(self) -> str:
-        """A long text loses its end."""
-        return "the end of a long text is cut."
 
 
 class VectorObjective(TrainingObjective):
@@ -154,11 +139,12 @@ class VectorObjective(TrainingObjective):
         "dimensions",
         "micro_batches",
     )
-    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
-        "is about labels of single texts, but vectors are compared with each other.",
-    )
+    refused_settings: ClassVar[Mapping[str, str]] = OF_LABELS
     reads_head: ClassVar[bool] = True
+    vector_losses: ClassVar[tuple[Loss, ...]]
+    """The losses of the task, the default first."""
+    meaning: ClassVar[str]
+    """What the examples are, in an error: "the pairs have scores"."""
     vector_loss: ClassVar[Callable[..., Tensor]]
     """The loss of targets, vectors (B, S, H) and weights (B,): a scalar."""
 
@@ -168,8 +154,13 @@ class VectorObjective(TrainingObjective):
         return embedding_settings(checkpoint, source).pooling
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
-        """The task with lengths to which vectors may be cut."""
-        return dataclasses.replace(self.task, dimensions=tuple(sorted(set(config.dimensions))))
+        """The task with a loss, and lengths to which vectors may be cut."""
+        known = self.vector_losses
+        loss = known[0] if config.loss == "auto" else config.loss
+        if loss not in known:
+            raise InputError(f"loss is {loss}, but {self.meaning}. Give --loss {either(known)}.")
+        dimensions = tuple(sorted(set(config.dimensions)))
+        return dataclasses.replace(self.task, loss=loss, dimensions=dimensions)
 
     def batch_loss(
         self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
