@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeAlias
 
@@ -173,7 +174,7 @@ def read_documents(
     under the field, quotes that break the rules of csv. A file that is truncated, damaged or too
     large when unpacked counts as one bad line, and its documents before that line are used. Raises
     ReadError for a file that cannot be opened or read on. Raises InputError for a csv or Parquet
-    file without the column and, under `config.strict`, at the first bad line.
+    file without the column, a file that is one JSON array and, under `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -237,7 +238,14 @@ def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator
 
 def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Every line that is not blank is a JSON object with a text under the field."""
-    for number, record, problem in json_records(lines):
+    rest = iter(lines)
+    first = next(rest, "")
+    if file.kind == ".json" and first.lstrip().startswith("["):
+        raise InputError(
+            f"{file.url} is one JSON array, but a corpus has a JSON object in each line. Write it "
+            "as .jsonl, such as by `jq -c '.[]'`."
+        )
+    for number, record, problem in json_records(chain([first], rest)):
         if problem:
             yield number, "", problem if problem != BLANK else ""
         elif field not in record:

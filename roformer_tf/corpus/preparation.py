@@ -277,7 +277,7 @@ def _check_for_documents(files: list[CorpusFile], config: PreparationConfig) -> 
     if next(read_documents(files, config, report), None) is None:
         raise InputError(
             f"the corpus {' '.join(config.corpus)} is empty: {report.summary()}. "
-            "Give files with text, and for .jsonl the right field."
+            "Give files with text, and for .jsonl the key of the text by --field."
         )
 
 

@@ -31,7 +31,7 @@ from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export, check_model
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
-from roformer_tf.finetuning.method import is_open, settle_method, with_method
+from roformer_tf.finetuning.method import is_open, settle_method, training_flags, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.figures import window_notes
@@ -218,7 +218,13 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
     """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method.
 
     The method of a new run is "full" if a setting of the training is given: see `is_open`.
+    Raises InputError for such a setting next to the method "vectors".
     """
+    if config.method == "vectors" and (flags := training_flags(config)):
+        raise InputError(
+            f"--method vectors trains no weights of the encoder, so it does not use "
+            f"{', '.join(flags)}. Omit that, or give --method full."
+        )
     started = settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"
         method: Any = started.get("method", "auto") if is_open(config) else "full"

@@ -16,6 +16,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Task
 from roformer_tf.terminal import say
+from roformer_tf.training.run_files import plain
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search
@@ -25,17 +26,25 @@ METHOD = "method.json"
 MOST = 64
 # Mean number of examples of a label below which "auto" does not try to train all weights.
 FEW = 8
-# Settings of a training: who gives one of them wants a training.
-TRAINING = (
-    *("epochs", "batch_size", "optimizer", "loss", "dropout", "patience", "seeds", "folds"),
-    *("sweep", "adapt", "from_scratch"),
-)
+# Settings of a training of all weights: a user who gives one of them wants such a training. They
+# have no effect on a head alone.
+TRAINING = ("epochs", "batch_size", "dropout", "patience", "seeds", "sweep")  # and nested ones
+# The same wish, but they have an effect on a head, too.
+OF_BOTH = ("folds", "adapt", "from_scratch")
+
+
+def training_flags(config: FinetuneConfig) -> list[str]:
+    """The flags of a training of all weights, of optimizer and loss too, that the user gave."""
+    own, usual = plain(config), plain(FinetuneConfig(train="", output=""))
+    names = (*TRAINING, *plain(config.optimizer), *plain(config.loss))
+    return [f"--{name.replace('_', '-')}" for name in names if own[name] != usual[name]]
 
 
 def is_open(config: FinetuneConfig) -> bool:
     """Whether the method "auto" may choose, as the user gave no setting of the training."""
     default = FinetuneConfig(train="", output="")
-    return all(getattr(config, name) == getattr(default, name) for name in TRAINING)
+    of_both = all(getattr(config, name) == getattr(default, name) for name in OF_BOTH)
+    return of_both and not training_flags(config)
 
 
 def settle_method(
@@ -52,8 +61,6 @@ def settle_method(
         problem = f"it is not for the task {task.name}. Give --method full."
     elif config.method == "cloze":
         return config
-    elif config.seeds > 1 or config.sweep or config.loss.teacher:
-        problem = "it has no use for --seeds, --sweep and --teacher. Give --method full."
     else:
         try:
             cross_validation(examples, task, config.seed)

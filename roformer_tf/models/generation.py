@@ -8,6 +8,7 @@ from typing import Any
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.models.compiled import Compiled
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.models.generator import Continuation, Generator, GivenUp, OnDone, OnToken, Prompt
 from roformer_tf.tokenizers.padding import as_pairs
@@ -20,7 +21,7 @@ class GenerationMixin:
     config: RoFormerConfig
     tokenizer: RoFormerTokenizer | None
     own_tokenizer: RoFormerTokenizer
-    _generator: Generator | None = None
+    compiled_parts: Compiled
 
     def generate(
         self, texts: Sequence[str], *, rows: int = ROWS, **settings: Any
@@ -79,14 +80,13 @@ class GenerationMixin:
             self.check_fits(prompt, f"prompt {number}")
         for each in dict.fromkeys(config):
             self.check_stops(each)
-        if self._generator is None:
-            self._generator = Generator(self)
+        generator: Generator = self.compiled_parts.kept(self, "generator", lambda: Generator(self))
         limit, every = self.config.max_position_embeddings, (turns or turns_of(prompts))
         requests = [
             Prompt(number, list(ids), settings, turn, min(settings.max_tokens, limit - len(ids)))
             for number, (ids, settings, turn) in enumerate(zip(prompts, config, every, strict=True))
         ]
-        return self._generator.generate(requests, rows, on_token, on_done, given_up)
+        return generator.generate(requests, rows, on_token, on_done, given_up)
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""

@@ -1,7 +1,7 @@
 """The RoFormerFor… models: an encoder with a head."""
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import partial
 from typing import Any
 
 import keras
@@ -189,13 +189,15 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
         check_finite(vectors)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
 
-    @cached_property
+    @property
     def embed_rows(self) -> Callable[..., list[np.ndarray]]:
-        """`run_rows` of an embedder, which is created and traced once.
-
-        It is a function, because an attribute that is a layer would be saved as part of the model.
-        """
-        return partial(run_rows, SentenceEmbedder(self.encoder, self.pooler))
+        """`run_rows` of an embedder, which is traced again only if a layer has changed."""
+        function: Callable[..., list[np.ndarray]] = self.compiled_parts.kept(
+            self,
+            "embedder",
+            lambda: partial(run_rows, SentenceEmbedder(self.encoder, self.pooler)),
+        )
+        return function
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

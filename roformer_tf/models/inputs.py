@@ -50,6 +50,8 @@ def checked_inputs(
         _check_shape(name, x, arrays["token_ids"])
         if name in ENCODER_INPUTS:
             _check_values(name, x, ends.get(name))
+    # Unknown (None) while a function is traced.
+    config.check_length(arrays["token_ids"].shape[1] or 0, "the length of token_ids")
     return arrays
 
 

@@ -16,7 +16,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.kernels.dropout import Dropout
-from roformer_tf.models.eager_calls import EagerCalls
+from roformer_tf.models.compiled import Compiled
 from roformer_tf.models.inputs import ENCODER_INPUTS, checked_inputs
 from roformer_tf.models.layer_settings import apply_settings, check_unchanged, kept_settings
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer, missing_vocabulary
@@ -44,7 +44,7 @@ class PretrainedModel(keras.Model):
         """The names of the last call's inputs, without labels: those of an export."""
         self.tokenizer: RoFormerTokenizer | None = None
         """The tokenizer that came with the weights; saved with them."""
-        self.eager_calls = EagerCalls()
+        self.compiled_parts = Compiled()
 
     def __call__(self, inputs: Any, *arguments: Any, **settings: Any) -> Any:
         """Call the model; inference on TensorFlow runs in one graph."""
@@ -52,7 +52,7 @@ class PretrainedModel(keras.Model):
         self.called_with = tuple(name for name in inputs if name != "labels")
         # Positional arguments could be anything, so Keras handles them.
         if not arguments:
-            compiled = self.eager_calls.function(self, inputs, settings)
+            compiled = self.compiled_parts.function(self, inputs, settings)
             if compiled is not None:
                 return compiled(inputs)
         return super().__call__(inputs, *arguments, **settings)
@@ -159,6 +159,7 @@ class PretrainedModel(keras.Model):
         `arrays`: the weights of an unfinished training by name, which are written unchanged.
         Default: the model's own, with LoRA merged. `max_length`: tokens to which other programs
         truncate a text. Default: the number of positions of the config.
+        A warning says that a model without a tokenizer, such as one from a `.keras` file, has none.
         Raises InputError for a quantized model, whose weights the format cannot hold.
         """
         unfinished = arrays is not None
@@ -174,7 +175,12 @@ class PretrainedModel(keras.Model):
                 for name, value in self._merged_variables().items()
             }
         ids = None if self.tokenizer is None else self.tokenizer.special_ids
-        if self.tokenizer is not None:
+        if self.tokenizer is None:
+            logger.warning(
+                "%s has no vocabulary: the model came without a tokenizer. Set model.tokenizer.",
+                folder,
+            )
+        else:
             # The tokenizer is saved with the settings of this model, not of its source.
             # A model for another task that is read from a tagging model's folder has no units.
             units = self.tokenizer.units if self.takes_units else None

@@ -17,6 +17,8 @@ from typing import Any
 
 import keras
 
+from roformer_tf.corpus.batches import epoch_rows
+from roformer_tf.corpus.documents import find_files
 from roformer_tf.corpus.preparation import prepare
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, open_vocabulary, read_manifest
 from roformer_tf.errors import DivergedError, InputError
@@ -78,7 +80,9 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     _check_stages(stages, config.length if config.rows else None)
     longest = max(stage.length for stage in stages)
     model = tokenizer = None
-    # Read before the preparation, which may take hours: errors come first.
+    # Checked and read before the preparation, which may take hours: errors come first.
+    if config.mixing.corpus_weights and not config.rows:
+        epoch_rows({file.corpus: 1 for file in find_files(config.corpus)}, config.mixing)
     if config.init_from:
         model, tokenizer = read_checkpoint(config, longest)
     else:

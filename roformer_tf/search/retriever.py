@@ -15,6 +15,7 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.reranking import Reranking, fused
+from roformer_tf.tasks.classification import ENTAILMENT
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
 # Queries that are embedded at a time.
 QUERIES = 1024
 # Names of labels that mean that two texts belong together.
-RELATED = ("1", "true", "yes", "是", "相关", "相似", "同义", "similar", "relevant", "entailment")
+RELATED = (
+    *("1", "true", "yes", "是", "相关", "相似", "同义", "匹配", "similar", "relevant"),
+    *ENTAILMENT,
+)
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ POST /v1/rerank, /v2/rerank   as at Jina and Cohere: {"query", "documents", "top
 POST /rerank                  the same; or as at Text Embeddings Inference: {"query", "texts", …}
                               → [{"index", "score"}, …]
 
-The relevance is the probability of the label 1, or what a regression predicts; see
-`search.retriever.relevant_label`.
+The relevance is the probability of the label that `search.retriever.relevant_label` finds, or what
+a regression predicts.
 """
 
 import uuid
@@ -54,7 +54,7 @@ class RerankResult(BaseModel):
     """A document, by its index in the request."""
 
     index: int
-    relevance_score: float = Field(description="Probability of the label 1.")
+    relevance_score: float = Field(description="Probability that they belong together.")
     document: dict[str, str] | None = None
 
 

@@ -376,6 +376,14 @@ def test_a_missing_file_is_an_input_error(tmp_path):
         list(read_documents([missing], CorpusConfig(("x",)), CorpusReport()))
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_json_array_is_refused(indent, tmp_path):
+    file = tmp_path / "a.json"
+    file.write_text(json.dumps([{"text": "甲"}, {"text": "乙"}], indent=indent))
+    with pytest.raises(InputError, match=r"a\.json is one JSON array, .*as \.jsonl"):
+        read(file)
+
+
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
 def test_reading_keeps_only_one_line_in_memory(tmp_path, name):
     line = (json.dumps({"text": "字" * 500}) + "\n").encode()

@@ -17,6 +17,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import RECIPES
 from roformer_tf.finetuning import frozen
 from roformer_tf.finetuning import method as method_module
+from roformer_tf.finetuning.command import settle_auto
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.search import Search, Sets
@@ -25,6 +26,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.lexical import LexicalFeatures
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
@@ -147,7 +149,6 @@ def test_too_many_labels_require_full_training(tmp_path):
         ({"method": "full"}, 10, "classification", "full"),
         ({"method": "vectors"}, 1, "classification", "two examples of each label"),
         ({"method": "vectors"}, 10, "pair", "not for the task pair"),
-        ({"method": "vectors", "seeds": 2}, 10, "classification", "no use for --seeds"),
     ],
 )
 def test_method_auto_is_kept_for_few_examples(settings, per_label, task, want):
@@ -157,6 +158,20 @@ def test_method_auto_is_kept_for_few_examples(settings, per_label, task, want):
             settle_method(*arguments)
     else:
         assert settle_method(*arguments).method == want
+
+
+@pytest.mark.parametrize(
+    ("settings", "flags"),
+    [
+        ({"epochs": 7, "seeds": 2}, "--epochs, --seeds"),
+        ({"optimizer": FinetuneOptimizerConfig(learning_rate=9e-3)}, "--learning-rate"),
+        ({"loss": LossConfig(class_weights="balanced", fgm=0.5)}, "--class-weights, --fgm"),
+    ],
+)
+def test_settings_without_effect_on_a_head_are_refused(settings, flags):
+    with pytest.raises(InputError, match=f"does not use {flags}\\. Omit"):
+        settle_auto(config_of(method="vectors", **settings))
+    assert settle_auto(config_of(method="vectors", folds=3)).method == "vectors"
 
 
 def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):

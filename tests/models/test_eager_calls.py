@@ -6,6 +6,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
+from roformer_tf.layers.rotary import Rotation
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,
@@ -89,7 +90,7 @@ def test_one_trace_serves_all_shapes_from_the_second_call(name, make, steps):
         model(inputs)
         model({key: ops.convert_to_tensor(x) for key, x in inputs.items()}, training=False)
     assert not steps
-    (function,) = model.eager_calls.functions.values()
+    (function,) = model.compiled_parts.values.values()
     assert function.experimental_get_tracing_count() == 1
     check_outputs(model, random_inputs(3, 20))
     packed = random_inputs(3, 20) | {"sequence_ids": np.repeat([[1, 1, 2, 0]], 3, 0).repeat(5, 1)}
@@ -163,6 +164,31 @@ def test_changed_weights_and_layers_take_effect(make, no_garbage_collection):
     check_outputs(model, random_inputs(2, 7))
 
 
+def drop_a_layer(model):
+    model.encoder.layer_stack = model.encoder.layer_stack[:1]
+
+
+def rotate_faster(model):
+    for layer in model.encoder.layer_stack:
+        layer.attention.rotation = Rotation(8, base=10.0)
+
+
+def widen_the_norms(model):
+    for layer in model.encoder.layer_stack:
+        layer.output_norm.epsilon = 1.0
+
+
+@pytest.mark.parametrize("change", [drop_a_layer, rotate_faster, widen_the_norms])
+def test_replaced_parts_of_layers_take_effect(change, tiny):
+    keras.utils.set_random_seed(1)
+    model = RoFormerForMaskedLM(tiny(num_hidden_layers=2, initializer_range=0.5))
+    for _ in range(3):
+        before = ops.convert_to_numpy(model(random_inputs(2, 7)))
+    change(model)
+    check_outputs(model, random_inputs(2, 7))
+    assert np.abs(ops.convert_to_numpy(model(random_inputs(2, 7))) - before).max() > 1e-3
+
+
 def test_a_stateless_call_uses_its_own_values(make):
     model = make("of_first")
     for _ in range(3):
@@ -216,4 +242,4 @@ def test_the_traced_function_is_not_saved(make, tmp_path):
         plain(model, random_inputs(2, 7)),
         atol=2e-6,
     )
-    assert not again.eager_calls.functions
+    assert not again.compiled_parts.values

@@ -86,10 +86,15 @@ def test_a_truncated_vocabulary_is_reported(unpacked, caplog):
     assert "has 1,301 ids, but its weights have 1,501 embeddings" in caplog.text
 
 
-def test_a_folder_or_zip_without_a_vocabulary_gives_a_model_without_a_tokenizer(released, tmp_path):
+def test_a_folder_or_zip_without_a_vocabulary_gives_a_model_without_a_tokenizer(
+    released, tmp_path, caplog
+):
     folder = unzip(released("char"), tmp_path)
     (folder / "vocab.txt").unlink()
-    assert RoFormerForMaskedLM.from_pretrained(folder).tokenizer is None
+    model = RoFormerForMaskedLM.from_pretrained(folder)
+    assert model.tokenizer is None
+    model.save_pretrained(tmp_path / "saved")
+    assert "saved has no vocabulary: the model came without a tokenizer" in caplog.text
     with zipfile.ZipFile(tmp_path / "x.zip", "w") as archive:
         for path in folder.iterdir():
             archive.write(path, path.name)

@@ -2,6 +2,7 @@
 
 import logging
 
+import keras
 import numpy as np
 import pytest
 
@@ -42,6 +43,29 @@ def test_embeddings_are_independent_of_the_batch_and_in_order(batch_size, model,
     np.testing.assert_allclose(np.diag(similarity), 1.0, atol=1e-6)
     assert similarity[0, 2] > 1 - 1e-5  # the same text twice
     assert np.triu(similarity - np.eye(len(TEXTS)), 1).min() < 0.9
+
+
+@pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
+def test_adapted_weights_change_vectors_and_generated_texts(dtype, released):
+    def adapt(model):
+        for layer in model.encoder.layer_stack:
+            layer.attention.value_dense.enable_lora(2)
+            kernel = layer.attention.value_dense.lora_kernel_b
+            kernel.assign(np.random.default_rng(1).normal(size=kernel.shape))
+
+    used, new = (
+        RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"), dtype=dtype)
+        for _ in range(2)
+    )
+    vectors, texts = used.embed(TEXTS), used.generate(TEXTS[:2], max_tokens=6)
+    for model in (used, new):
+        keras.utils.set_random_seed(0)
+        adapt(model)
+    np.testing.assert_allclose(used.embed(TEXTS), new.embed(TEXTS), atol=1e-6)
+    assert np.abs(used.embed(TEXTS) - vectors).max() > 0.1
+    changed = used.generate(TEXTS[:2], max_tokens=6)
+    assert changed == new.generate(TEXTS[:2], max_tokens=6)
+    assert changed != texts
 
 
 def test_long_texts_are_cut_at_max_length(model, to_float64):

@@ -322,12 +322,14 @@ def test_a_run_without_checkpoints_restarts_from_its_settings_file(copy, pretrai
     assert same_result(copy, pretrained)
 
 
-def test_settings_may_change_until_something_is_saved(pretrain_flags, tmp_path, write_corpus):
-    """The command with the mistake corrected continues, on the rows that it has prepared."""
+def test_wrong_weights_of_corpora_are_refused_before_the_preparation(
+    pretrain_flags, tmp_path, write_corpus
+):
     settings = {"corpus": write_corpus(tmp_path / "corpus.txt", 60), "steps": 1, "held_out": 0}
     output = tmp_path / "run"
     wrong = pretrain_flags(output, **settings)
     assert main(["pretrain", *wrong, "--corpus-weights", "news", "3"]) == 2
+    assert not (output / "rows").exists()
     assert main(["pretrain", *pretrain_flags(output, **settings)]) == 0
 
 

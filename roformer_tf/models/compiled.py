@@ -1,8 +1,9 @@
-"""`model(inputs)` in TensorFlow's eager mode: one compiled call instead of hundreds of operations.
+"""What is compiled from a model and kept between calls, until one of its layers changes.
 
-Executed one by one, the operations on a text of 32 tokens take ten times as long as in one graph.
-Keras' own call is used if more than the output may be needed: in training, with gradients, within
-another layer's call, and for layers from other packages.
+`model(inputs)` in TensorFlow's eager mode becomes one compiled call: executed one by one, the
+operations on a text of 32 tokens take ten times as long. Keras' own call is used if more than the
+output may be needed: in training, with gradients, within another layer's call, and for layers from
+other packages.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,26 +19,36 @@ from roformer_tf.kernels.forms import graph_of, is_known_integer
 
 # Packages whose layers have no side effects, such as printing or keeping state.
 KNOWN = ("roformer_tf", "keras")
+# Attributes that calls themselves set.
+OF_CALLS = ("called_with", "predict_function", "train_function", "test_function")
 
 
 @dataclass
-class EagerCalls:
-    """The compiled calls of one model, by the kind of their inputs."""
+class Compiled:
+    """What is compiled from one model."""
 
-    functions: dict[tuple[Any, ...], Callable[..., Any] | None] = field(default_factory=dict)
-    """None if a layer is not from `KNOWN` packages."""
+    values: dict[Any, Any] = field(default_factory=dict)
+    structure: list[Any] = field(default_factory=list)
+    """Layers, their attributes and variables, when the values were created."""
     kinds: set[tuple[Any, ...]] = field(default_factory=set)
     """Kinds of inputs that the model was called with before."""
-    structure: list[Any] = field(default_factory=list)
-    """Layers, their dtype policies and functions, and variables, when the call was traced."""
+
+    def kept(self, model: keras.Model, name: Any, make: Callable[[], Any]) -> Any:
+        """The value of this name, made again if a layer has changed, as by `enable_lora`."""
+        structure = _structure(model)
+        if not _same(structure, self.structure):
+            self.values.clear()
+            self.structure = structure
+        if name not in self.values:
+            self.values[name] = make()
+        return self.values[name]
 
     def function(
         self, model: keras.Model, inputs: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Callable[..., Any] | None:
         """The compiled call for such inputs, of any batch and length; None for Keras' own call.
 
-        The first call of a kind is Keras' own: tracing takes as long as twenty calls. A model whose
-        layers or variables have changed, by `quantize` or `enable_lora`, is traced again.
+        The first call of a kind is Keras' own: tracing takes as long as twenty calls.
         """
         is_inference = settings in ({}, {"training": False}, {"training": None})
         if not (is_inference and _is_known(inputs)):
@@ -52,15 +63,13 @@ class EagerCalls:
         if kind not in self.kinds:
             self.kinds.add(kind)
             return None
-        structure = _structure(model)
-        if not _same(structure, self.structure):
-            self.functions.clear()
-            self.structure = structure
-        if kind not in self.functions:
+
+        def traced() -> Callable[..., Any] | None:
             known = all(map(_is_ours, all_layers(model)))
-            plain = partial(keras.Model.__call__, model)
-            self.functions[kind] = graph_of(plain, inputs) if known else None
-        return self.functions[kind]
+            return graph_of(partial(keras.Model.__call__, model), inputs) if known else None
+
+        function: Callable[..., Any] | None = self.kept(model, kind, traced)
+        return function
 
 
 def _is_known(inputs: Mapping[str, Any]) -> bool:
@@ -74,10 +83,12 @@ def _is_ours(layer: Any) -> bool:
 
 
 def _structure(model: keras.Model) -> list[Any]:
-    layers = list(all_layers(model))
-    parts = [*layers, *(layer.dtype_policy for layer in layers), *model.variables]
-    for name in ("call", "activation"):  # attributes that users can replace
-        parts += [vars(layer).get(name) for layer in layers]
+    """Everything that a call depends on except values of variables, which are read in each call."""
+    parts = [*model.variables]
+    for layer in all_layers(model):
+        attributes = vars(layer).items()
+        parts += [value for name, value in attributes if name[0] != "_" and name not in OF_CALLS]
+        parts += [layer, layer.dtype_policy]
     return parts
 
 
