@@ -25,6 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.segmentation import normalize
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
+from roformer_tf.tokenizers.tokenizer_json import gives_segments
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 from roformer_tf.translation import Message
 
@@ -80,7 +81,8 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = add_words(checkpoint, tokenizer, config.add)
         else:
             changed = simplify(checkpoint, tokenizer)
-        stored = Stored(changed.checkpoint, changed.tokenizer, extra_files(checkpoint, source))
+        files, segments = extra_files(checkpoint, source), gives_segments(source)
+        stored = Stored(changed.checkpoint, changed.tokenizer, files, segments)
         difference = convert_checkpoint(stored, config.target, config.output)
     say(
         "tokens: {before:,} before, {now:,} now.",

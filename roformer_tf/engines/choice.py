@@ -49,6 +49,9 @@ class Choice:
     """A sentence for the user on what was not asked for; or ""."""
 
 
+KERAS = Choice("keras", "float32")
+
+
 def installed(engine: Engine) -> bool:
     """Whether the packages of an engine are installed."""
     return all(find_spec(name) for name in MODULES.get(engine, ()))

@@ -86,7 +86,8 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_saved_model(exported, folder)
         else:
             write_graph(network, exported.model, folder, to)
-        exported.tokenizer.save_pretrained(folder, max_length=max_length)
+        segments = exported.opened.has_segments
+        exported.tokenizer.save_pretrained(folder, max_length=max_length, segments=segments)
         exported.settings.save(folder)
         if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`
             exported.opened.task.save(folder)
@@ -95,7 +96,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_graph_config(folder, checkpoint.config, checkpoint.arrays, exported.architecture)
         if task is not None and (scores := task.decoding.order_scores()):
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
-        card = export_card(to, exported.tokenizer, max_length, task)
+        card = export_card(to, exported.tokenizer, max_length, task, segments)
         write_text(folder / MODEL_CARD, card)
     # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
@@ -103,7 +104,11 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
 
 
 def export_card(
-    to: str, tokenizer: "RoFormerTokenizer", max_length: int, task: "Task | None" = None
+    to: str,
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    task: "Task | None" = None,
+    segments: bool = True,
 ) -> str:
     """The `README.md` of an export: how to use it in a program without roformer_tf."""
     texts: list[Any] = ["今天天气很好", "天气不错"]
@@ -128,6 +133,7 @@ def export_card(
         order_scores=ORDER_SCORES,
         mask_id=tokenizer.mask_id,
         special_ids=special_ids,
+        segments=segments,
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import remove
-from roformer_tf.inference.opening import predict
+from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example, LongTexts
@@ -117,7 +117,7 @@ class LabelledDataset:
         """
         if model.tokenizer is None:
             raise InputError("the model has no tokenizer. Set model.tokenizer to the right one.")
-        return predict(model, model.tokenizer, self.task, self.examples, batch_size)
+        return Finetuned(model, model.tokenizer, self.task).predict(self.examples, batch_size)
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from roformer_tf.engines.choice import Choice
+from roformer_tf.engines.choice import KERAS, Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, remove, temporary_file, temporary_folder, write_json
 from roformer_tf.finetuning.frozen import fit_head
@@ -102,7 +102,7 @@ class TrialResult:
     # Duration of the training, in the process that finished it.
     seconds: float
     # Engine and precision of the predictions.
-    choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
+    choice: Choice = KERAS
     # The predictions of the model alone, and what they may be combined with: TF-IDF, if it was
     # fitted, and if it is used, its weight.
     alone: dict[str, list[Prediction]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ import numpy as np
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import check_pooling, embedding_settings
-from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.choice import KERAS, Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
@@ -194,9 +194,10 @@ class VectorSettings:
     """Maximum number of tokens of a text. Default: as in training."""
     batch_size: int = BATCH_SIZE
     """Maximum number of texts in a batch; long texts form smaller batches."""
-    precision: Precision = "float32"
+    precision: Precision | None = None
     """bfloat16 is faster where the hardware has it, and cosines change by some thousandths; int8 is
-    faster on any CPU, and they change by some hundredths."""
+    faster on any CPU, and they change by some hundredths. Default: float32, or that of an
+    export."""
     engine: Engine = "auto"
     """Keras on its backend, or on a CPU ONNX Runtime or OpenVINO. Default: the fastest that is
     installed and supports the model."""
@@ -312,6 +313,6 @@ def embedder_of(
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.heads import SentenceEmbedder
 
-    size, choice = model.config.hidden_size, Choice("keras", "float32")
+    size = model.config.hidden_size
     vectors = SentenceEmbedder(model.encoder, model.pooler, settings.pooling)
-    return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", choice)
+    return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", KERAS)

@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.choice import KERAS, Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import EACH_TOKEN
 from roformer_tf.errors import InputError, check_numbers
@@ -44,8 +44,8 @@ class FillMaskConfig:
     """Texts with one [MASK] or several; each is filled with one token."""
     top: int = 5
     """Tokens to print for each mask."""
-    precision: Precision = "float32"
-    """bfloat16 and int8 are faster; probabilities change by some thousandths."""
+    precision: Precision | None = None
+    """bfloat16 and int8 are faster; probabilities change by some thousandths. Default: float32."""
     engine: Engine = "auto"
     """The engine, as of `predict`."""
 
@@ -75,7 +75,7 @@ class MaskedModel(NamedTuple):
 
     model: Any
     tokenizer: RoFormerTokenizer
-    choice: Choice = Choice("keras", "float32")
+    choice: Choice = KERAS
 
     @classmethod
     def of(cls, opened: OpenedModel) -> "MaskedModel":

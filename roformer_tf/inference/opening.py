@@ -26,7 +26,14 @@ from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE, WEIGHT_FIL
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
+from roformer_tf.engines.choice import (
+    KERAS,
+    Choice,
+    Engine,
+    Precision,
+    choose,
+    unsupported_reason,
+)
 from roformer_tf.engines.model import (
     GraphModel,
     exported_graph,
@@ -64,7 +71,7 @@ class Finetuned:
     model: Any
     tokenizer: RoFormerTokenizer
     task: Task
-    choice: Choice
+    choice: Choice = KERAS
     notes: tuple[str, ...] = ()
     """For the user: what was chosen without being asked for, and what int8 costs."""
     lexical: LexicalFeatures | None = None
@@ -177,6 +184,13 @@ class OpenedModel:
         return self.vector_attention == "bidirectional" and self.scores_vocabulary
 
     @property
+    def has_segments(self) -> bool:
+        """Whether the second text of a pair is in segment 1; else all tokens are in segment 0."""
+        # `export` writes both into the settings of the tokenizer.
+        is_single = not self.is_export and self.checkpoint.config.type_vocab_size == 1
+        return gives_segments(self.files) and not is_single
+
+    @property
     def _classifier_task(self) -> Task | None:
         """The task of a classifier that was trained in transformers; None without its head."""
         config, parts = self.checkpoint.config, self.checkpoint.parts
@@ -273,7 +287,8 @@ class OpenedModel:
         if self.is_export:
             model = self.exported(threads)
             choice = Choice(model.engine, model.precision)
-            return Finetuned(model, RoFormerTokenizer.from_source(self.files), self.task, choice)
+            tokenizer = RoFormerTokenizer.from_source(self.files)
+            return Finetuned(model, tokenizer, self.task, choice, has_segments=self.has_segments)
         # task.json and the weights may come from different runs, if a folder was put together by
         # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
@@ -311,8 +326,7 @@ class OpenedModel:
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
-        segments = gives_segments(self.files) and self.checkpoint.config.type_vocab_size > 1
-        return Finetuned(model, tokenizer, task, choice, tuple(notes), has_segments=segments)
+        return Finetuned(model, tokenizer, task, choice, tuple(notes), None, self.has_segments)
 
     def exported(self, threads: int | None = None) -> GraphModel:
         """The graph of an export, which runs in its own engine, and in its own precision.
@@ -323,7 +337,7 @@ class OpenedModel:
         assert file is not None
         model = open_graph(file, threads)
         own_engine = self.engine in ("auto", model.engine)
-        if not own_engine or self.precision not in (None, "float32", model.precision):
+        if not own_engine or self.precision not in (None, model.precision):
             asked = self.precision if own_engine else f"--engine {self.engine}"
             raise InputError(
                 f"{self.name} is an export, for {model.engine} in {model.precision}, not {asked}. "
@@ -368,17 +382,6 @@ def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | No
             return None
         assert opened.task is not None
         return share_onnx(opened.network(opened.task.decoding.graph_part), choice.precision, target)
-
-
-def predict(
-    model: Any,
-    tokenizer: RoFormerTokenizer,
-    task: Task,
-    examples: Sequence[Example],
-    batch_size: int = BATCH_SIZE,
-) -> list[Prediction]:
-    """Predict each example, whatever its label. `model` as in `Decoding.run`."""
-    return predict_encoded(model, task, task.labelling.encode(examples, tokenizer), batch_size)
 
 
 def predict_encoded(

@@ -52,13 +52,14 @@ class Reranker:
 
 
 def open_reranker(
-    folder: str, engine: Engine = "auto", precision: Precision | None = "float32"
+    folder: str, engine: Engine = "auto", precision: Precision | None = None
 ) -> Reranker:
     """Open a model that `finetune` made on pairs, with a label or a number for each.
 
     Raises InputError for another model, and where no label means that two texts belong together.
     """
     finetuned = open_finetuned(folder, engine, precision, text_columns=("query", "document"))
+    report(*finetuned.notes)
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"
     several = task.separate_texts or task.labelling.lists_texts

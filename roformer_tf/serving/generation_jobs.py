@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
 
-from roformer_tf.engines.choice import Choice
+from roformer_tf.engines.choice import KERAS, Choice
 from roformer_tf.errors import InputError, check_number, check_numbers
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.generate import (
@@ -53,7 +53,7 @@ class ServedGenerator(NamedTuple):
     model: "CausalModel"
     embedder: TextEmbedder | None = None
     """Of a sim model: chooses paraphrases."""
-    choice: Choice = Choice("keras", "float32")
+    choice: Choice = KERAS
 
 
 @dataclass(frozen=True)

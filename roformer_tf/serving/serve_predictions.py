@@ -18,7 +18,7 @@ from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, Response
 
-from roformer_tf.engines.choice import Choice
+from roformer_tf.engines.choice import KERAS, Choice
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
@@ -53,7 +53,7 @@ class ServedTask(NamedTuple):
     task: Task
     predict: Callable[..., list[Prediction]]
     """Of a list of examples, and of the task with the labels of a request, if it names some."""
-    choice: Choice = Choice("keras", "float32")
+    choice: Choice = KERAS
 
 
 class TaskQuery(NamedTuple):

@@ -94,8 +94,8 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
 
     Raises InputError where either cannot be opened, and for an index of another model.
     """
-    precision = config.precision or "float32"
-    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
+    engine, precision = config.engine, config.precision
+    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=engine)
     if config.index is None:
         embedder = vectors.open(source)
         embedder.embed(WARM_UP)  # so that the first request is not slow
@@ -103,7 +103,7 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
     index = SearchIndex(config.index)
     embedder = index.manifest.settings(vectors).open(source)
     index.manifest.check_model(index.folder, embedder)
-    reranker = open_reranker(config.rerank, config.engine, precision) if config.rerank else None
+    reranker = open_reranker(config.rerank, engine, precision) if config.rerank else None
     retriever = Retriever(
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )

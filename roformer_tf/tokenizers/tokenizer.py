@@ -122,7 +122,12 @@ class RoFormerTokenizer:
         return type(self)(self.vocabulary, self.tokenization, self.lower_case, units)
 
     def save_pretrained(
-        self, folder: str | Path, *, max_length: int | None = None, causal: bool = False
+        self,
+        folder: str | Path,
+        *,
+        max_length: int | None = None,
+        causal: bool = False,
+        segments: bool = True,
     ) -> None:
         """Write `vocab.txt`, `tokenizer_config.json` and, if it is possible, `tokenizer.json`.
 
@@ -134,6 +139,7 @@ class RoFormerTokenizer:
             max_length: maximum tokens of a sequence, to which transformers truncates.
             causal: whether the folder is that of a causal language model, whose prompts have no
                 [SEP] at the end.
+            segments: whether the model distinguishes the texts of a pair by their segments.
 
         Raises InputError as `vocabulary_text` does.
         """
@@ -144,7 +150,7 @@ class RoFormerTokenizer:
             remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
             write_json(Path(folder) / TOKENIZER, content)
-        config = tokenizer_config(self, max_length=max_length, causal=causal)
+        config = tokenizer_config(self, max_length=max_length, causal=causal, segments=segments)
         write_json(Path(folder) / TOKENIZER_CONFIG, config)
 
     @property

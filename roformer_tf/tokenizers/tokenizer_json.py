@@ -45,13 +45,18 @@ def gives_segments(source: OpenedSource) -> bool:
 
 
 def tokenizer_config(
-    tokenizer: Any, *, max_length: int | None = None, causal: bool = False
+    tokenizer: Any,
+    *,
+    max_length: int | None = None,
+    causal: bool = False,
+    segments: bool = True,
 ) -> dict[str, Any]:
     """Content of `tokenizer_config.json`; `tokenization` and `units` are our own keys.
 
     tokenizer: a RoFormerTokenizer, whose module imports this one.
     max_length: maximum tokens of a sequence, to which transformers can truncate.
     causal: whether it belongs to a causal language model.
+    segments: whether transformers returns `token_type_ids`.
 
     transformers' `RoFormerTokenizer` always segments by jieba, which also splits words in Greek or
     kana, and always appends [SEP]. All other folders name the class that follows tokenizer.json.
@@ -60,7 +65,7 @@ def tokenizer_config(
     by_jieba = tokenizer.tokenization == "word" and units is None and not causal
     config: dict[str, Any] = {
         "tokenizer_class": "RoFormerTokenizer" if by_jieba else "PreTrainedTokenizerFast",
-        "model_input_names": list(MODEL_INPUT_NAMES),
+        "model_input_names": [x for x in MODEL_INPUT_NAMES if segments or x != SEGMENTS],
         "do_lower_case": tokenizer.lower_case,
         "tokenization": tokenizer.tokenization,
         **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},

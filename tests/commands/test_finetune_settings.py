@@ -19,7 +19,6 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning import trial as trials
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -27,7 +26,7 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.baseline import baseline_of
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"

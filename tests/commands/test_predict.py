@@ -20,13 +20,12 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.embed import chunks
-from roformer_tf.inference.opening import predict
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.tagging import Tagging
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import LETTERS, save_random_models
 from tests.support.service_app import served_task
 

@@ -16,10 +16,10 @@ from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
 from roformer_tf.export.command import ExportConfig, export, export_model, task_outputs
 from roformer_tf.export.formats import check_export
-from roformer_tf.inference.opening import open_finetuned, predict
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.service_app import served_task
 from tests.support.task_files import load_task
 

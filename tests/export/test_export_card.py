@@ -10,7 +10,8 @@ import pytest
 from roformer_tf.export.command import export
 from roformer_tf.export.formats import export_card
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import Classification, Pair
+
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -78,6 +79,19 @@ def test_the_card_gives_segment_ids_of_questions_like_the_package(finetuned, tmp
     for name, arrays in (("token_ids", encoded.token_ids), ("segment_ids", encoded.segment_ids)):
         for row, want in zip(actual["inputs"][name], arrays, strict=True):
             assert row[: len(want)].tolist() == want.tolist()
+
+
+def test_the_card_of_a_model_without_segments_puts_pairs_into_segment_0(tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    task = Pair(labels=("0", "1"), text_columns=("a", "b"))
+    tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(TOKENS)}, "char")
+    tokenizer.save_pretrained(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    for segments in (True, False):
+        card = export_card("onnx", tokenizer, task.max_length, task, segments)
+        actual = {"texts": [("今天", "好")]}
+        exec(code_of(card).split("import onnxruntime")[0], actual)
+        assert actual["inputs"]["token_type_ids"].any() == segments
 
 
 def as_texts(example):

@@ -1,6 +1,7 @@
 """Exported folders can be opened like any model and give the predictions of the original."""
 
 import json
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -16,6 +17,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.document_files import Document
+from roformer_tf.search.retriever import open_reranker
 from roformer_tf.search.writing import add_documents
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
@@ -175,6 +177,44 @@ def test_an_export_can_search_the_index_of_its_model(source, exported, tmp_path)
 def test_settings_of_exported_vectors_cannot_be_changed(settings, reason, exported):
     with pytest.raises(InputError, match=reason):
         VectorSettings(**settings).open(exported("onnx", "embedding"))
+
+
+@pytest.mark.parametrize("kind", ["classification", "embedding"])
+def test_an_int8_export_is_opened_in_its_own_precision_alone(kind, exported):
+    folder = exported("int8", kind)
+    assert len(roformer_tf.load(folder)(TEXTS)) == len(TEXTS)
+    assert len(roformer_tf.load(folder, precision="int8")(TEXTS)) == len(TEXTS)
+    with pytest.raises(InputError, match="in int8, not float32"):
+        roformer_tf.load(folder, precision="float32")
+    if kind == "embedding":
+        assert VectorSettings().open(folder).choice.precision == "int8"
+        with pytest.raises(InputError, match="in int8, not float32"):
+            VectorSettings(precision="float32").open(folder)
+
+
+def test_an_int8_export_can_rerank(source, tmp_path):
+    export(source("pair")[0], tmp_path / "int8", "int8")
+    assert open_reranker(str(tmp_path / "int8")).finetuned.choice.precision == "int8"
+    with pytest.raises(InputError, match="in int8, not float32"):
+        open_reranker(str(tmp_path / "int8"), precision="float32")
+
+
+@pytest.mark.quick_cases("onnx-settings", "onnxruntime-one segment")
+@pytest.mark.parametrize("reason", ["settings", "one segment"])
+@pytest.mark.parametrize("to", TARGETS)
+def test_an_export_of_pairs_without_segments_predicts_like_its_model(reason, to, source, tmp_path):
+    folder = tmp_path / "model"
+    if reason == "settings":
+        shutil.copytree(source("pair")[0], folder)
+        settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
+        settings["model_input_names"] = ["input_ids", "attention_mask"]
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    else:
+        sizes = SIZES | {"type_vocab_size": 1}
+        folder = save_random_models({"pair": TASKS["pair"]}, tmp_path, TOKENIZER, **sizes)["pair"]
+    want = roformer_tf.load(folder, engine="keras")(examples("pair"))
+    export(folder, tmp_path / "out", to)
+    assert_same(roformer_tf.load(tmp_path / "out")(examples("pair")), want)
 
 
 @pytest.mark.quick_cases("openvino")

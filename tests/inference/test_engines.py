@@ -16,7 +16,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import (
     open_finetuned,
-    predict,
     share_weights,
 )
 from roformer_tf.labelled.examples import Example
@@ -24,7 +23,7 @@ from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 from roformer_tf.tasks.vectors.scored_pairs import Embedding
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from tests.inference.conftest import TASKS, TOKENIZER
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import save_random_models
 
 pytestmark = pytest.mark.usefixtures("eager_steps")

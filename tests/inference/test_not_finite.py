@@ -17,9 +17,9 @@ from roformer_tf import (
 from roformer_tf.checkpoints.arrays import tensors_of_file
 from roformer_tf.cli import main
 from roformer_tf.inference.fill_mask import MaskedModel, candidates
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
+from tests.support.finetuned import predict
 from tests.support.random_model import TINY, random_causal_lm, random_model, tokenizer_of
 
 needs_onnx = pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")

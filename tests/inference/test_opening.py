@@ -155,10 +155,14 @@ def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tm
     save_file(weights, one_segment / "model.safetensors")
     config = json.loads((one_segment / "config.json").read_text("utf-8")) | {"type_vocab_size": 1}
     (one_segment / "config.json").write_text(json.dumps(config), "utf-8")
+    converted = tmp_path / "converted"
+    arguments = [str(without_segments), str(converted), "--to", "huggingface"]
+    assert main(["checkpoints", "convert", *arguments]) == 0
     predictions = [
         roformer_tf.load(folder)(("天气", "公园"))
-        for folder in (without_segments, equal_segments, one_segment)
+        for folder in (without_segments, equal_segments, one_segment, converted)
     ]
+
     for prediction in predictions[1:]:
         assert predictions[0]["scores"] == pytest.approx(prediction["scores"], abs=1e-6)
     assert predictions[0]["scores"] != pytest.approx(

@@ -11,7 +11,6 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import (
@@ -20,7 +19,7 @@ from roformer_tf.models.heads import (
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.tags.schemes import spans
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import random_model
 from tests.support.vocabularies import read_vocabulary
 

@@ -11,11 +11,10 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.tagging import Tagging
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import LETTERS, random_model, tokenizer_of
 from tests.support.service_app import served_task
 

@@ -20,12 +20,11 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.tagging import Tagging
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.service_app import served_task
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")

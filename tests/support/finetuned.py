@@ -1,9 +1,14 @@
 """Open fine-tuned folders as Keras models."""
 
-from roformer_tf.inference.opening import open_finetuned
+from roformer_tf.inference.opening import Finetuned, open_finetuned
 
 
 def load_finetuned(folder, precision="float32"):
     """Open a folder that `finetune` wrote. Return (Keras model, tokenizer, task)."""
     opened = open_finetuned(folder, "keras", precision)
     return opened.model, opened.tokenizer, opened.task
+
+
+def predict(model, tokenizer, task, examples, batch_size=32):
+    """Predict each example, whatever its label."""
+    return Finetuned(model, tokenizer, task).predict(examples, batch_size)

@@ -12,10 +12,10 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.choices.cloze import LabelWords
 from roformer_tf.tasks.table import parse_task
+from tests.support.finetuned import predict
 from tests.support.random_model import random_model, tokenizer_of
 
 pytestmark = pytest.mark.usefixtures("eager_steps")

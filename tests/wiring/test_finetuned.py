@@ -18,10 +18,9 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines import choice
 from roformer_tf.finetuning import trial
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
-from tests.support.finetuned import load_finetuned
+from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
 from tests.support.wiring import assert_wired
 

@@ -20,7 +20,7 @@ from roformer_tf.cli import main
 from roformer_tf.engines.choice import Choice
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference.opening import predict, share_weights
+from roformer_tf.inference.opening import share_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig, WorkerPart
@@ -30,6 +30,7 @@ from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.finetuned import predict
 from tests.support.random_model import LETTERS, random_model
 from tests.support.wiring import assert_wired, post
 

@@ -18,7 +18,6 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
@@ -27,6 +26,7 @@ from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support import embedding_file
+from tests.support.finetuned import predict
 from tests.support.random_model import LETTERS, TINY, random_model, tokenizer_of
 from tests.support.wiring import assert_wired, post
 
