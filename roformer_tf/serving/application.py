@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Depends, FastAPI, HTTPException, Request, Response
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
 from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts from a CDN
@@ -29,7 +29,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response
-from roformer_tf.serving.model_choice import add_choice, prefix, unknown_model
+from roformer_tf.serving.model_choice import add_choice, no_other_model, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import ServedModel, ServedModels
 from roformer_tf.serving.settings import BODY_SECONDS, Limits, ServeConfig
@@ -99,7 +99,12 @@ def create_app(
         app.include_router(models[0].router)
     else:
         for model in models:
-            app.include_router(model.router, prefix=prefix(model.name), tags=[model.name])
+            app.include_router(
+                model.router,
+                prefix=prefix(model.name),
+                tags=[model.name],
+                dependencies=[Depends(no_other_model(model.name, names))],
+            )
         _add_overview(app, models)
         _add_models(app, names)
         add_choice(app, {model.name: model.router for model in models})

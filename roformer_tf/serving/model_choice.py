@@ -6,11 +6,11 @@ names. Without `model`, it leads to the only model that has it.
 """
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from copy import deepcopy
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException
+from fastapi import APIRouter, FastAPI, HTTPException, Request
 from fastapi.routing import APIRoute
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
@@ -26,6 +26,18 @@ def prefix(name: str) -> str:
 def unknown_model(name: str, names: Collection[str]) -> str:
     """Why a request fails that names a model that is not there."""
     return f"there is no model {name!r}; the service has {', '.join(names)}"
+
+
+def no_other_model(name: str, names: Collection[str]) -> Callable[[Request], Awaitable[None]]:
+    """A dependency of the routes at `prefix(name)`: status 400 for a body that names another."""
+
+    async def check(request: Request) -> None:
+        asked = (_content(request.scope["body"]) or {}).get("model")
+        if asked != name and asked in names:
+            reason = f"the path is of the model {name!r}, but the body names {asked!r}"
+            raise HTTPException(400, reason)
+
+    return check
 
 
 def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
@@ -68,11 +80,8 @@ class ChosenModel:
         named, and several have it.
         """
         owners, known = [*self._owners], ", ".join(self._owners)
-        try:
-            content = json.loads(body)
-        except (ValueError, RecursionError):
-            content = None
-        if not isinstance(content, dict):
+        content = _content(body)
+        if content is None:
             return owners[0]  # which reports that the body is invalid
         name = content.get("model")
         if name is None and len(owners) > 1:
@@ -86,6 +95,15 @@ class ChosenModel:
             reason = f"the model {name!r} has no {self._path}; {known} can do that"
             raise HTTPException(404, reason)
         raise HTTPException(404, unknown_model(name, self._names))
+
+
+def _content(body: bytes) -> dict[str, Any] | None:
+    """The object in a body; None if there is none."""
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def _of_any(operations: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:

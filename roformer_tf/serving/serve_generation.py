@@ -53,10 +53,12 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
     Also raised for an engine and a precision that it does not support.
     """
     precision = config.precision or "float32"
-    if config.engine not in ("auto", "keras") or precision == "int8":
+    # Of several models, others may run in the engine.
+    other_engine = config.engine not in ("auto", "keras") and len(config.model) == 1
+    if other_engine or precision == "int8":
         raise InputError(
             f"{source} is a causal language model, which only Keras runs, in float32 or "
-            "bfloat16. Omit --engine."
+            f"bfloat16. Omit --{'engine' if other_engine else 'precision'}."
         )
     model = open_generator(source, config.attention_type, precision)
     embedder = None

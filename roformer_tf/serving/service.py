@@ -77,13 +77,19 @@ def _load(
         predicts = not gives_vectors and opened.is_finetuned
         if not (gives_vectors or predicts):
             gives_vectors = opened.has_embedding_file and not opened.generates
-    if predicts:
-        return task_routes(load_served_task(source, name, config, part), metrics, config)
-    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
+    is_only = len(config.model) == 1  # of several, another may use the flag
+    if is_only and config.top_k is not None and not predicts:
         raise InputError(
             f"--top-k is about labels, but {source} predicts none: it has no {TASK_FILE}, or "
             "serves vectors. Requests have their own `top` or `top_k`."
         )
+    if is_only and config.attention_type is not None and (predicts or gives_vectors):
+        raise InputError(
+            f"--attention-type is about generated text, but {source} serves labels or vectors. "
+            "Omit it."
+        )
+    if predicts:
+        return task_routes(load_served_task(source, name, config, part), metrics, config)
     if gives_vectors:
         return vector_routes(load_served_vectors(source, name, config), metrics, config)
     return generation_routes(load_served_generator(source, name, config), metrics, config)

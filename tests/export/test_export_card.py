@@ -11,7 +11,6 @@ from roformer_tf.export.command import export
 from roformer_tf.export.formats import export_card
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification, Pair
-
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

@@ -162,7 +162,6 @@ def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tm
         roformer_tf.load(folder)(("天气", "公园"))
         for folder in (without_segments, equal_segments, one_segment, converted)
     ]
-
     for prediction in predictions[1:]:
         assert predictions[0]["scores"] == pytest.approx(prediction["scores"], abs=1e-6)
     assert predictions[0]["scores"] != pytest.approx(

@@ -9,6 +9,7 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
+from importlib.util import find_spec
 
 import keras
 import numpy as np
@@ -503,6 +504,20 @@ def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
     for changes in ({}, {"pooling": "cls"}):
         with pytest.raises(InputError, match="--top-k is about labels"):
             serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **changes))
+    labels = str(finetuned("classification"))
+    for changes in ({"model": (labels,)}, {"model": (str(folder),), "pooling": "cls"}):
+        with pytest.raises(InputError, match="--attention-type is about generated text"):
+            open_service(ServeConfig(attention_type="causal", **changes))
+    both = {"model": (labels, str(folder)), "names": ("labels", "writer")}
+    for flag, value in (("engine", "onnx"), ("precision", "int8")):
+        with pytest.raises(InputError, match=rf"only Keras runs.* Omit --{flag}\."):
+            open_service(ServeConfig(model=(str(folder),), **{flag: value}))
+    with pytest.raises(InputError, match=r"in float32 or bfloat16\. Omit --precision"):
+        open_service(ServeConfig(**both, precision="int8"))
+    assert open_service(ServeConfig(**both, attention_type="causal", engine="keras"))
+    if find_spec("onnxruntime"):
+        engines = [x.engine for x in open_service(ServeConfig(**both, engine="onnx")).choices]
+        assert engines == ["onnx", "keras"]
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):

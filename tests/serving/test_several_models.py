@@ -145,6 +145,16 @@ def test_the_only_model_of_a_route_needs_no_name(client, folders):
         ("/search", {"text": "好", "model": "pairs"}, 404, "'pairs' has no /search; sim can"),
         ("/rerank", {"query": "好", "texts": ["好"], "model": "x"}, 404, "no model 'x'"),
         ("/models/x/predict", {"text": "好"}, 404, "there is no /models/x/predict"),
+        (
+            "/models/评论/predict",
+            {"text": "好", "model": "tags"},
+            400,
+            "the path is of the model '评论', but the body names 'tags'",
+        ),
+        ("/models/sim/embed", {"text": "好", "model": "writer"}, 400, "body names 'writer'"),
+        ("/models/sim/search", {"text": "好", "model": "writer"}, 400, "body names 'writer'"),
+        ("/models/pairs/rerank", {"query": "好", "texts": ["好"], "model": "sim"}, 400, "'sim'"),
+        ("/models/writer/generate", {"text": "好", "model": "sim"}, 400, "body names 'sim'"),
         ("/models/sim/predict", {"text": "好"}, 404, "there is no /models/sim/predict"),
     ],
 )
@@ -168,6 +178,11 @@ def test_the_error_of_an_unknown_model_has_the_shape_of_the_route(client):
         }
     response = client.post("/v2/rerank", json=body)
     assert (response.status_code, response.json()) == (404, {"message": want})
+    body = {"input": "好", "model": "writer"}
+    response = client.post("/models/sim/v1/embeddings", json=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["message"].endswith("but the body names 'writer'")
+    assert client.post("/models/sim/v1/embeddings", json=body | {"model": "x"}).is_success
     response = client.post("/models/sim/v1/embeddings", json={"input": ""})
     assert response.status_code == 400
     assert response.json()["error"]["message"] == "input.0: the text is empty"
