@@ -12,7 +12,7 @@ from roformer_tf.engines.network import EACH_TOKEN
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
-from roformer_tf.models.rows import check_finite, masked_logits
+from roformer_tf.models.rows import BATCH_SIZE, check_finite, masked_logits
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
@@ -94,7 +94,7 @@ class MaskedModel(NamedTuple):
 
 
 def candidates(
-    masked: MaskedModel, texts: Sequence[str], top: int = 5
+    masked: MaskedModel, texts: Sequence[str], top: int = 5, batch_size: int = BATCH_SIZE
 ) -> list[list[list[Candidate]]]:
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
@@ -104,7 +104,7 @@ def candidates(
     tokenizer = masked.tokenizer
     rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
     positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]
-    by_row = dict(masked_logits(masked.model, rows, positions))
+    by_row = dict(masked_logits(masked.model, rows, positions, batch_size))
     logits = [by_row[row] for row in range(len(rows))]
     check_finite(logits)
     allowed = _allowed(tokenizer, logits[0].shape[1] if texts else 0)

@@ -136,7 +136,8 @@ def predict_file(config: PredictConfig) -> None:
             )
     if table.skipped.rows:
         report(_bad(table.count, table.skipped))
-    report(table.summary(out.notes()))
+    device = device_in_words(finetuned.choice.engine == "keras")
+    report(table.summary([*out.notes(), Message("device: {device}", device=device)]))
 
 
 class _Table:
@@ -216,8 +217,7 @@ class _Table:
                 )
             )
         _ = Translator(terminal_language())
-        device = Message("device: {device}", device=device_in_words())
-        return _("; ").join(map(_, [*facts, *notes, device])) + _(".")
+        return _("; ").join(map(_, [*facts, *notes])) + _(".")
 
 
 def _skipped_rows(config: PredictConfig) -> SkippedRows:

@@ -161,19 +161,21 @@ def load(
     keeps its own. batch_size: the largest number of texts in a batch. top: how many tokens to give
     for each `[MASK]` (default 5), or of how many labels to give scores, the likeliest first
     (default: all, or 5 if there are more than 20).
-    Raises InputError where there is no model, a damaged one, or one without its vocabulary.
+    Raises InputError where there is no model, a damaged one, or one without its vocabulary, and for
+    `top` of a model that lists neither tokens nor labels.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
         check_number(name, value, at_least=1)
     with open_model(source, engine, precision) as opened:
         if opened.is_finetuned:
             return _of_task(opened, batch_size, top)
-        if opened.has_embedding_file:
-            return _of_vectors(embedder_from(opened, VectorSettings()), batch_size)
-        if opened.is_masked_lm:
-            return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)
+        is_for_vectors = opened.has_embedding_file
+        if not is_for_vectors and opened.is_masked_lm:
+            return _of_masks(opened, top or TOP_TOKENS, batch_size)
+        if top is not None:
+            raise InputError(f"top is {top}, but {opened.name} gives vectors. Omit top.")
         embedder = embedder_from(opened, VectorSettings())
-        if embedder.config.pooling == "mean":
+        if not is_for_vectors and embedder.config.pooling == "mean":
             is_lm = opened.scores_vocabulary
             kind = "a causal language model" if is_lm else "an encoder without a head"
             logger.warning(
@@ -189,7 +191,7 @@ def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor
     """Predictions of a task, as the service gives them."""
     finetuned = opened.finetuned()
     _warn(opened, finetuned.notes)
-    task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
+    task = finetuned.task.decoding.with_top_k(top)
     finetuned = dataclasses.replace(finetuned, task=task)
     counts: tuple[int, ...] = (len(task.text_columns),)
     if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
@@ -217,19 +219,19 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: i
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
 
-def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
+def _of_masks(opened: OpenedModel, top: int, batch_size: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
+    model = MaskedModel.of(opened)
     _warn(opened, [model.choice.note])
 
-    def predict(texts: Sequence[Texts]) -> list[Prediction]:
+    def predict(examples: Sequence[Texts]) -> list[Prediction]:
+        texts = [text for (text,) in examples]
         return [
             {
                 "filled": filled(text, masks, "{}"),
                 "scores": [{x.token: shortest(x.probability) for x in mask} for mask in masks],
             }
-            for (text,), masks in zip(
-                texts, candidates(model, [text for (text,) in texts], top), strict=True
-            )
+            for text, masks in zip(texts, candidates(model, texts, top, batch_size), strict=True)
         ]
 
     samples = [("好" * 20 * count + MASK * count,) for count in (1, 2)]

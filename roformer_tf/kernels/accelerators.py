@@ -27,9 +27,12 @@ def accelerators() -> list[str]:
     return [str(x.device_kind) for x in jax.devices() if x.platform != "cpu"]
 
 
-def device_in_words() -> str:
-    """The device, for messages: "NVIDIA L20, by JAX" or "the CPU, by TensorFlow"."""
-    if "keras" not in sys.modules:
+def device_in_words(by_keras: bool = True) -> str:
+    """The device, for messages: "NVIDIA L20, by JAX" or "the CPU, by TensorFlow".
+
+    by_keras: whether Keras computes; other engines do on the CPU.
+    """
+    if not by_keras or "keras" not in sys.modules:
         return Message("the CPU")
     import keras
 

@@ -64,12 +64,13 @@ def serve(config: ServeConfig) -> None:
         from roformer_tf.serving.service import open_service
 
         service = open_service(config)
-        if config.workers > 1 and any(x.engine == "keras" for x in service.choices):
+        by_keras = any(x.engine == "keras" for x in service.choices)
+        if config.workers > 1 and by_keras:
             raise InputError(
                 "--workers needs a model that ONNX Runtime or OpenVINO runs, but on this machine "
                 "Keras runs it. Omit --workers."
             )
-        _print_address(", ".join(config.model_names), listener, config.api)
+        _print_address(config, listener, device_in_words(by_keras))
         if config.workers == 1:
             # A full collection would scan some hundred thousand permanent objects: every few
             # seconds, all requests would wait 50 ms for it.
@@ -81,8 +82,8 @@ def serve(config: ServeConfig) -> None:
             _serve_with_workers(config, choices, listener)
 
 
-def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
-    address, port = listener.getsockname()[:2]
+def _print_address(config: ServeConfig, listener: socket.socket, device: str) -> None:
+    api, (address, port) = config.api, listener.getsockname()[:2]
     flags = {"use (--api-key)": api.key, "eavesdrop on (--tls-certificate)": api.tls_certificate}
     risks = [risk for risk, value in flags.items() if value is None]
     if risks and not ipaddress.ip_address(address).is_loopback:
@@ -95,9 +96,9 @@ def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
     host = f"[{address}]" if ":" in address else address
     say(
         "serving {name} at {where} on {device} (Ctrl+C stops it)",
-        name=name,
+        name=", ".join(config.model_names),
         where=f"{scheme}://{host}:{port}",
-        device=device_in_words(),
+        device=device,
     )
 
 

@@ -72,7 +72,8 @@ def load_served_task(
     opened = open_finetuned(source, config.engine, config.precision, threads, shared)
     if part is None:  # else the first process has printed it
         report(*opened.notes)
-    opened = replace(opened, task=opened.task.decoding.with_top_k(config.top_k))
+    if len(config.model) == 1 or opened.task.decoding.lists_labels:
+        opened = replace(opened, task=opened.task.decoding.with_top_k(config.top_k))
     task = opened.task
 
     def run(examples: list[Example], asked: Task | None = None) -> list[Prediction]:

@@ -181,7 +181,7 @@ class Decoding(Part):
         if not self.lists_labels:
             raise InputError(
                 f"top_k is {top_k}, but a {self.task.name} model does not choose among labels by "
-                "their probabilities. Remove --top-k."
+                "their probabilities. Remove --top-k (in Python, top)."
             )
         check_number("top_k", top_k, at_least=1)
         return dataclasses.replace(self.task, top_k=top_k)

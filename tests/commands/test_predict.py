@@ -9,6 +9,7 @@ import os
 import re
 import shutil
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import openpyxl
@@ -126,7 +127,7 @@ def test_an_empty_file_is_refused(finetuned, capfd, tmp_path):
 
 def test_empty_input_gives_only_a_header(finetuned, type_in, capfd):
     type_in(b"")
-    assert main(["predict", "--model", str(finetuned("classification"))]) == 0
+    assert main(["predict", str(finetuned("classification")), "--engine", "keras"]) == 0
     printed = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
     assert capfd.readouterr() == (HEADER + "\n", printed)
 
@@ -430,7 +431,16 @@ def test_top_k_limits_the_number_of_labels(finetuned, tmp_path, capsys):
     assert results("--top-k", "0") == (2, [])
 
 
-def test_services_and_loaded_models_limit_the_number_of_labels(finetuned):
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+def test_the_summary_names_keras_only_if_it_computes(finetuned, tmp_path, capsys):
+    (tmp_path / "new.txt").write_text("今天\n", "utf-8")
+    flags = ["--input", str(tmp_path / "new.txt"), "--precision", "float32"]
+    for engine, device in (("keras", "the CPU, by "), ("onnx", "the CPU.")):
+        assert main(["predict", str(finetuned("classification")), *flags, "--engine", engine]) == 0
+        assert f"device: {device}" in capsys.readouterr().err
+
+
+def test_services_and_loaded_models_limit_the_number_of_labels(finetuned, released):
     folder = finetuned("classification")
     served = served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
@@ -439,4 +449,6 @@ def test_services_and_loaded_models_limit_the_number_of_labels(finetuned):
     assert label == actual["label"]
     assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]
     assert len(roformer_tf.load(folder)("今天")["scores"]) == 2
-    assert roformer_tf.load(finetuned("tagging"), top=1)("今天")["tags"]
+    for name, model in (("tagging", finetuned("tagging")), ("vectors", released("sim_char"))):
+        with pytest.raises(InputError, match=rf"(top|top_k) is 1, but .*{name}.* top\)?\."):
+            roformer_tf.load(model, top=1)

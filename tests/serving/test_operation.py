@@ -13,7 +13,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.serving.command import _print_address, check_tls, listening
 from roformer_tf.serving.serve_predictions import ServedTask
-from roformer_tf.serving.settings import KEY_VARIABLE, ApiConfig, Limits
+from roformer_tf.serving.settings import KEY_VARIABLE, ApiConfig, Limits, ServeConfig
 from roformer_tf.tasks.classification import Pair
 from tests.support.service_app import create_task_app
 
@@ -195,7 +195,8 @@ def test_invalid_settings_are_refused(settings, reason):
 )
 def test_missing_protection_is_warned_about(settings, warnings, capsys):
     with listening("0.0.0.0", 0) as listener:
-        _print_address("m", listener, ApiConfig(**settings))
+        config = ServeConfig(model=("m",), api=ApiConfig(**settings))
+        _print_address(config, listener, "the CPU")
     output = capsys.readouterr()
     assert all(text in output.err for text in warnings)
     assert bool(output.err) == bool(warnings)

@@ -259,9 +259,11 @@ def test_the_key_is_required_for_all_models(finetuned):
 
 
 def test_top_k_applies_only_to_models_with_labels(finetuned, released):
-    models = (str(finetuned("classification")), str(released("sim_char")))
-    client = testclient.TestClient(open_service(ServeConfig(model=models, top_k=1)).app)
-    (prediction,) = client.post("/predict", json={"text": "好"}).json()["predictions"]
+    models = (*map(str, map(finetuned, ("classification", "tagging"))), str(released("sim_char")))
+    config = ServeConfig(model=models, names=("labels", "tags", "sim"), top_k=1)
+    client = testclient.TestClient(open_service(config).app)
+    body = {"text": "好", "model": "labels"}
+    (prediction,) = client.post("/predict", json=body).json()["predictions"]
     assert len(prediction["scores"]) == 1
     assert client.post("/embed", json={"text": "好"}).status_code == 200
 

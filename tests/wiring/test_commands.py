@@ -126,11 +126,11 @@ def largest(monkeypatch):
     return largest
 
 
-GRAPH_COMMANDS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "serve"]
+GRAPH_COMMANDS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "load masks", "serve"]
 
 
 @pytest.mark.parametrize("name", sorted(GRAPH_COMMANDS))
-def test_batches_are_no_larger_than_the_batch_size(name, models, tmp_path, largest):
+def test_batches_are_no_larger_than_the_batch_size(name, models, released, tmp_path, largest):
     """Use 24 texts of equal length, so that only --batch-size limits the batches."""
     pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
     texts = random_texts(24, 4, 9, 10)
@@ -138,9 +138,10 @@ def test_batches_are_no_larger_than_the_batch_size(name, models, tmp_path, large
     def rows(size):
         if name.startswith("load"):
             folder = models.vectors if "vectors" in name else models.labels
+            folder = released("char") if "masks" in name else folder
             model = roformer_tf.load(folder, engine="onnx", batch_size=size)
             largest()
-            model(texts)
+            model([f"{text}[MASK]" for text in texts])
         elif name == "serve":
             config = ServeConfig(model=(str(models.vectors),), batch_size=size)
             app = open_service(config).app
