@@ -47,6 +47,8 @@ class Command(NamedTuple):
     """Flag → the function to call instead of `function` if this flag is used."""
 
 
+# Commands that continue where they were stopped.
+RESUMED = ("prepare", "pretrain", "finetune", "checkpoints download")
 _TENSORFLOW = ("tensorflow",)
 _MODELS = ("roformer_tf.models.heads",)
 
@@ -220,7 +222,10 @@ def _main(arguments: list[str]) -> int:
         print(f"\nroformer-tf {name}: {error}", file=sys.stderr)
         return TRY_AGAIN
     except KeyboardInterrupt:
-        print(f"\n{_('stopped. Run the same command again to resume.')}", file=sys.stderr)
+        stopped = _("stopped.")
+        if name in RESUMED:
+            stopped = _("stopped. Run the same command again to resume.")
+        print(f"\n{stopped}", file=sys.stderr)
         return INTERRUPTED
     return 0
 

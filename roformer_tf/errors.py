@@ -114,6 +114,14 @@ def check_numbers(settings: Any, *names: str, **bounds: Any) -> None:
         check_number(name, getattr(settings, name), **bounds)
 
 
+def check_needed(settings: Any, needed: str, *names: str) -> None:
+    """Raise InputError for a field that is not at its default, and has no effect without a flag."""
+    for name in names:
+        if getattr(settings, name) != getattr(type(settings), name):
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} needs {needed}. Give both or neither.")
+
+
 def _shown(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 

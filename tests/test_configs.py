@@ -103,6 +103,7 @@ def toy(released, write_corpus, tmp_path):
         if "stages" in recipe:
             stages = [f"length={x['length'] // 16} batch-size=8 steps=1" for x in recipe["stages"]]
             words += ["--stages", *stages[:2]]
+            del words[(at := words.index("--steps")) : at + 2]
         return words
 
     return flags

@@ -46,7 +46,7 @@ from roformer_tf.corpus.workers import (
     in_this_process,
     open_workers,
 )
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.files import locked, read_json, write_text
 from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import ReadError
@@ -111,6 +111,8 @@ class PreparationConfig(CorpusConfig):
         check_length(self.length)
         hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
         check_numbers(self, "similarity", above=0, below=1, hint=hint)
+        if self.duplicates != "near":
+            check_needed(self, "--duplicates near", "similarity")
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
                 "give either a vocabulary (--vocab) or the size of one to build (vocab_size)."

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from roformer_tf.checkpoints.registry import MINI
-from roformer_tf.errors import MAX_SEED, InputError, check_numbers
+from roformer_tf.errors import MAX_SEED, InputError, check_needed, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import LongTexts
@@ -179,8 +179,10 @@ class FinetuneConfig:
                 "--unlabelled are texts for --adapt yes or auto, or for --teacher. Give one of "
                 "these."
             )
-        if self.compare_without_teacher and not self.loss.teacher:
-            raise InputError("--compare-without-teacher needs --teacher. Give both or neither.")
+        if not self.loss.teacher:
+            check_needed(self, "--teacher", "compare_without_teacher")
+        if not self.crf:
+            check_needed(self.optimizer, "--crf", "crf_learning_rate")
         if self.adapt != "no" and self.from_scratch:
             raise InputError(
                 "--from-scratch uses no weights of the checkpoint, so there is nothing to adapt. "

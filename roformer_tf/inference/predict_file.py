@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Annotated, Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.prediction_files import (
     ERROR,
@@ -92,8 +92,8 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", "top_k", at_least=1)
-        if self.template is not None and not self.labels:
-            raise InputError("template is for labels. Give --labels, too.")
+        if not self.labels:
+            check_needed(self, "--labels", "template")
 
 
 def predict_file(config: PredictConfig) -> None:

@@ -17,7 +17,7 @@ from roformer_tf.corpus.documents import (
 from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, check_masks
 from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_json
 from roformer_tf.terminal import table, terminal_width
 from roformer_tf.tokenizers.padding import SPECIALS, check_length
@@ -97,8 +97,8 @@ class EvaluateCorpusConfig(CorpusConfig):
                 "could change. Give one."
             )
         check_numbers(self, "max_tokens", "trained_length", at_least=1)
-        if self.trained_length is not None and not self.scalings:
-            raise InputError("--trained-length is for --scalings. Give both or neither.")
+        if not self.scalings:
+            check_needed(self, "--scalings", "trained_length")
         check_numbers(self, "held_out", above=0, below=1)
         check_numbers(self, "seed", at_least=0)
         if self.output is not None and is_folder(self.output):

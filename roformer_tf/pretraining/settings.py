@@ -17,7 +17,13 @@ from roformer_tf.corpus.objectives import (
 )
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
-from roformer_tf.errors import MAX_SEED, InputError, check_numbers, check_packages
+from roformer_tf.errors import (
+    MAX_SEED,
+    InputError,
+    check_needed,
+    check_numbers,
+    check_packages,
+)
 from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision, Tracker
 
 # Stages
@@ -234,8 +240,14 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
         if self.vocab and self.extend_vocab:
             raise InputError("--extend-vocab creates the vocabulary. Remove --vocab.")
         check_masks(self.objective, self.masking)
-        if self.tracker is not None:
+        if self.tracker is None:
+            check_needed(self, "--tracker", "project")
+        else:
             check_packages(f"--tracker {self.tracker}", self.tracker, self.tracker)
+        if not self.stages:
+            check_needed(self, "--stages", "one_schedule")
+        elif self.steps != PretrainConfig.steps:
+            raise InputError("--stages have their own numbers of steps. Remove --steps.")
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         counts = ("batch_size", "steps", "save_every", "log_every")
         check_numbers(self, *counts, "evaluation_rows", "keep_checkpoints", at_least=1)

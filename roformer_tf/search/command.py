@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated
 
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.files import check_writable
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
@@ -102,11 +102,10 @@ class SearchConfig:
             raise InputError("give --queries: a file of them, or the queries themselves.")
         check_numbers(self, "top", "rerank_top", at_least=1)
         check_numbers(self, "hybrid_weight", "beginning_weight", at_least=0, example="1")
-        if self.beginning_weight is not None and self.documents is None:
-            raise InputError(
-                "--beginning-weight is stored in an index when it is written: give --documents, "
-                "too."
-            )
+        if self.documents is None:
+            check_needed(self, "--documents", "beginning_weight", "passage_length", "id_column")
+        if self.rerank is None:
+            check_needed(self, "--rerank", "rerank_top")
         if self.where is not None:
             parse_filter(self.where)
         check_not_blank("query", self.queries)

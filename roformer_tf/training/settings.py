@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 
 # A Keras dtype policy. "auto": bfloat16 matrix products where the device is faster with them.
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
@@ -69,7 +69,11 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         _check(self)
         check_numbers(self, "muon_learning_rate_scale", "decay_share", above=0)
-        if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
+        if self.optimizer != "muon":
+            check_needed(self, "--optimizer muon", "muon_learning_rate_scale")
+        if self.schedule != "wsd":
+            check_needed(self, "--schedule wsd", "decay_share")
+        elif self.warmup + self.decay_share > 1:
             raise InputError(
                 f"--warmup and --decay-share are {self.warmup} and {self.decay_share}, together "
                 "more than 1. Lower one of them."

@@ -12,7 +12,7 @@ import pytest
 from yaml import safe_dump
 
 from roformer_tf import __version__, cli, flags
-from roformer_tf.cli import main
+from roformer_tf.cli import COMMANDS, RESUMED, main
 from roformer_tf.errors import DifferenceError, DivergedError, InputError
 
 
@@ -318,13 +318,20 @@ def test_a_missing_yaml_file_is_reported(run, tmp_path):
         (InputError("no such corpus."), 2, "roformer-tf try: no such corpus.\n"),
         (DivergedError("the loss is nan."), 1, "roformer-tf try: the loss is nan.\n"),
         (DifferenceError("layer_1 differs."), 1, "roformer-tf try: layer_1 differs.\n"),
-        (KeyboardInterrupt(), 130, "\nstopped. Run the same command again to resume.\n"),
+        (KeyboardInterrupt(), 130, "\nstopped.\n"),
     ],
 )
 def test_errors_that_the_user_can_fix_are_one_message(run, error, code, message):
     raised.append(error)
     exit_code, _, err = run("--output", "x")
     assert (exit_code, err) == (code, message)
+
+
+def test_ctrl_c_advises_to_resume_where_that_is_possible(run, monkeypatch):
+    monkeypatch.setattr("roformer_tf.cli.RESUMED", ("try",))
+    raised.append(KeyboardInterrupt())
+    assert run("--output", "x")[2] == "\nstopped. Run the same command again to resume.\n"
+    assert set(RESUMED) <= COMMANDS.keys()
 
 
 def test_bugs_keep_their_traceback(run):

@@ -7,6 +7,8 @@ import pytest
 from roformer_tf.cli import main
 
 FINETUNE = "finetune --checkpoint released.zip --train reviews.csv --output run"
+PRETRAIN = "pretrain --corpus reviews.csv --vocab-size 99 --output run"
+SEARCH = "search --model released.zip --index index --queries 房间"
 CALLS = {
     "finetun --train reviews.csv": (
         "roformer-tf: there is no command finetun. Did you mean finetune?"
@@ -45,6 +47,28 @@ CALLS = {
     "pretrain --corpus reviews.csv --output run --precision half": (
         "roformer-tf pretrain: --precision is half, but must be auto, float32 or mixed_bfloat16."
     ),
+    f"{PRETRAIN} --steps 9 --stages steps=5": (
+        "roformer-tf pretrain: --stages have their own numbers of steps. Remove --steps."
+    ),
+    **{
+        f"{command} {flag}": (
+            f"roformer-tf {command.split()[0]}: {flag.split()[0]} needs {needed}. Give both or "
+            "neither."
+        )
+        for command, flag, needed in (
+            (PRETRAIN, "--one-schedule", "--stages"),
+            (PRETRAIN, "--decay-share 0.2", "--schedule wsd"),
+            (PRETRAIN, "--muon-learning-rate-scale 2", "--optimizer muon"),
+            (PRETRAIN, "--project mine", "--tracker"),
+            (PRETRAIN, "--similarity 0.5", "--duplicates near"),
+            (FINETUNE, "--crf-learning-rate 0.1", "--crf"),
+            (FINETUNE, "--compare-without-teacher", "--teacher"),
+            ("predict run/model", "--template 关于{}", "--labels"),
+            (SEARCH, "--rerank-top 9", "--rerank"),
+            (SEARCH, "--passage-length 9", "--documents"),
+            (SEARCH, "--id-column id", "--documents"),
+        )
+    },
 }
 
 
