@@ -103,9 +103,7 @@ COMMANDS = {
         "roformer_tf.training.comparison:compare", "compare training runs, finished or in progress"
     ),
     "cost": Command(
-        "roformer_tf.pretraining.cost:cost",
-        "estimate the cost of pretraining with a recipe",
-        ("roformer_tf.pretraining.command",),
+        "roformer_tf.pretraining.cost:cost", "estimate the cost of pretraining with a recipe"
     ),
     "export": Command(
         "roformer_tf.export.command:export_model",

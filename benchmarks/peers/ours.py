@@ -67,7 +67,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.corpus.batches import pretraining_batches
     from roformer_tf.corpus.objectives import MaskingConfig, make_objective
     from roformer_tf.corpus.shards import PreparedRows
-    from roformer_tf.pretraining.initialization import SMALL
+    from roformer_tf.pretraining.settings import read_architecture
     from roformer_tf.pretraining.training_loop import with_labels
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
     from roformer_tf.training.feeding import prefetched
@@ -82,7 +82,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     if data == "no":
         endless = iter(prefetched(batches))
         return Prepared(timed(lambda: next(endless)), {})
-    model = new_model(SMALL.replace(vocab_size=tokenizer.vocab_size))
+    model = new_model(read_architecture("small").replace(vocab_size=tokenizer.vocab_size))
     return training(model, prefetched(batches) if data == "real" else repeated_batch(batches[0]))
 
 

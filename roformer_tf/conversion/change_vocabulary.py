@@ -25,7 +25,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.segmentation import normalize
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
-from roformer_tf.tokenizers.tokenizer_json import gives_segments
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 from roformer_tf.translation import Message
 
@@ -76,13 +75,12 @@ def change_vocabulary(config: VocabularyConfig) -> None:
     check_target(config.target)
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint().described
-        tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
+        tokenizer = fitting_tokenizer(source, checkpoint.config)
         if config.add is not None:
             changed = add_words(checkpoint, tokenizer, config.add)
         else:
             changed = simplify(checkpoint, tokenizer)
-        files, segments = extra_files(checkpoint, source), gives_segments(source)
-        stored = Stored(changed.checkpoint, changed.tokenizer, files, segments)
+        stored = Stored(changed.checkpoint, changed.tokenizer, extra_files(checkpoint, source))
         difference = convert_checkpoint(stored, config.target, config.output)
     say(
         "tokens: {before:,} before, {now:,} now.",
@@ -124,7 +122,8 @@ def keep_tokens(
 def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
-    smaller = RoFormerTokenizer(vocabulary, "char", tokenizer.lower_case, tokenizer.units)
+    lower_case, units, segments = tokenizer.lower_case, tokenizer.units, tokenizer.segments
+    smaller = RoFormerTokenizer(vocabulary, "char", lower_case, units, segments)
     return Changed(keep_tokens(checkpoint, ids), smaller)
 
 
@@ -149,9 +148,8 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
             )
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
-    larger = RoFormerTokenizer(
-        vocabulary, tokenizer.tokenization, tokenizer.lower_case, tokenizer.units
-    )
+    lower_case, units, segments = tokenizer.lower_case, tokenizer.units, tokenizer.segments
+    larger = RoFormerTokenizer(vocabulary, tokenizer.tokenization, lower_case, units, segments)
     return Changed(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,

@@ -17,7 +17,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
-from roformer_tf.tokenizers.tokenizer_json import gives_segments
 
 logger = logging.getLogger(__name__)
 
@@ -75,8 +74,6 @@ class Stored(NamedTuple):
     """None without a vocabulary."""
     files: Mapping[str, bytes]
     """See `extra_files`."""
-    segments: bool = True
-    """Whether the second text of a pair is in segment 1."""
 
 
 def read_stored(source: OpenedSource, **options: Any) -> Stored:
@@ -85,8 +82,8 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
     options: as of `OpenedSource.checkpoint`.
     """
     checkpoint = source.checkpoint(**options).described
-    tokenizer = find_tokenizer(source, checkpoint.config.vocab_size)
-    return Stored(checkpoint, tokenizer, extra_files(checkpoint, source), gives_segments(source))
+    tokenizer = find_tokenizer(source, checkpoint.config)
+    return Stored(checkpoint, tokenizer, extra_files(checkpoint, source))
 
 
 def convert(config: ConvertConfig) -> None:
@@ -155,7 +152,7 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     Raises InputError for a vocabulary that cannot be written line by line, and for a form of
     positions or attention that the layout cannot record.
     """
-    checkpoint, tokenizer, files, segments = stored
+    checkpoint, tokenizer, files = stored
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
@@ -183,7 +180,6 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
                     folder,
                     max_length=_max_length(config, files),
                     causal=architecture == huggingface.CAUSAL,
-                    segments=segments,
                 )
             for name, content in files.items():
                 (folder / name).write_bytes(content)

@@ -129,7 +129,7 @@ def encode(source: OpenedSource, checkpoint: Checkpoint) -> dict[str, np.ndarray
 
     Raises InputError without a vocabulary that fits.
     """
-    tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
+    tokenizer = fitting_tokenizer(source, checkpoint.config)
     return tokenizer(SENTENCES, max_length=checkpoint.config.max_position_embeddings)
 
 

@@ -86,8 +86,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_saved_model(exported, folder)
         else:
             write_graph(network, exported.model, folder, to)
-        segments = exported.opened.has_segments
-        exported.tokenizer.save_pretrained(folder, max_length=max_length, segments=segments)
+        exported.tokenizer.save_pretrained(folder, max_length=max_length)
         exported.settings.save(folder)
         if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`
             exported.opened.task.save(folder)
@@ -96,7 +95,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_graph_config(folder, checkpoint.config, checkpoint.arrays, exported.architecture)
         if task is not None and (scores := task.decoding.order_scores()):
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
-        card = export_card(to, exported.tokenizer, max_length, task, segments)
+        card = export_card(to, exported.tokenizer, max_length, task)
         write_text(folder / MODEL_CARD, card)
     # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
@@ -104,11 +103,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
 
 
 def export_card(
-    to: str,
-    tokenizer: "RoFormerTokenizer",
-    max_length: int,
-    task: "Task | None" = None,
-    segments: bool = True,
+    to: str, tokenizer: "RoFormerTokenizer", max_length: int, task: "Task | None" = None
 ) -> str:
     """The `README.md` of an export: how to use it in a program without roformer_tf."""
     texts: list[Any] = ["今天天气很好", "天气不错"]
@@ -133,7 +128,7 @@ def export_card(
         order_scores=ORDER_SCORES,
         mask_id=tokenizer.mask_id,
         special_ids=special_ids,
-        segments=segments,
+        segments=tokenizer.segments,
     )
 
 

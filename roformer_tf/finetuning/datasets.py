@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
+from roformer_tf.engines.choice import KERAS
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import remove
 from roformer_tf.inference.opening import Finetuned
@@ -117,7 +118,8 @@ class LabelledDataset:
         """
         if model.tokenizer is None:
             raise InputError("the model has no tokenizer. Set model.tokenizer to the right one.")
-        return Finetuned(model, model.tokenizer, self.task).predict(self.examples, batch_size)
+        opened = Finetuned(model, model.tokenizer, self.task, KERAS)
+        return opened.predict(self.examples, batch_size)
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""

@@ -26,14 +26,7 @@ from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE, WEIGHT_FIL
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.engines.choice import (
-    KERAS,
-    Choice,
-    Engine,
-    Precision,
-    choose,
-    unsupported_reason,
-)
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import (
     GraphModel,
     exported_graph,
@@ -55,7 +48,6 @@ from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
-from roformer_tf.tokenizers.tokenizer_json import gives_segments
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -71,13 +63,11 @@ class Finetuned:
     model: Any
     tokenizer: RoFormerTokenizer
     task: Task
-    choice: Choice = KERAS
+    choice: Choice
     notes: tuple[str, ...] = ()
     """For the user: what was chosen without being asked for, and what int8 costs."""
     lexical: LexicalFeatures | None = None
     """TF-IDF that its predictions are combined with."""
-    has_segments: bool = True
-    """Whether the second text of a pair is in segment 1; else all tokens are in segment 0."""
 
     def predict(
         self,
@@ -88,7 +78,7 @@ class Finetuned:
         """Predict each example, whatever its label; `encoded` if they are encoded already."""
         if encoded is None:
             encoded = self.task.labelling.encode(examples, self.tokenizer)
-        if not self.has_segments:
+        if not self.tokenizer.segments:
             segments = list(map(np.zeros_like, encoded.segment_ids))
             encoded = dataclasses.replace(encoded, segment_ids=segments)
         predictions = predict_encoded(self.model, self.task, encoded, batch_size)
@@ -125,7 +115,7 @@ class OpenedModel:
     @cached_property
     def tokenizer(self) -> RoFormerTokenizer:
         """Raises InputError without a vocabulary, and for one of another model."""
-        return fitting_tokenizer(self.files, self.checkpoint.config.vocab_size)
+        return fitting_tokenizer(self.files, self.checkpoint.config)
 
     @cached_property
     def task(self) -> Task | None:
@@ -182,13 +172,6 @@ class OpenedModel:
     def is_masked_lm(self) -> bool:
         """Whether nothing suggests that this language model was trained left to right."""
         return self.vector_attention == "bidirectional" and self.scores_vocabulary
-
-    @property
-    def has_segments(self) -> bool:
-        """Whether the second text of a pair is in segment 1; else all tokens are in segment 0."""
-        # `export` writes both into the settings of the tokenizer.
-        is_single = not self.is_export and self.checkpoint.config.type_vocab_size == 1
-        return gives_segments(self.files) and not is_single
 
     @property
     def _classifier_task(self) -> Task | None:
@@ -287,8 +270,7 @@ class OpenedModel:
         if self.is_export:
             model = self.exported(threads)
             choice = Choice(model.engine, model.precision)
-            tokenizer = RoFormerTokenizer.from_source(self.files)
-            return Finetuned(model, tokenizer, self.task, choice, has_segments=self.has_segments)
+            return Finetuned(model, RoFormerTokenizer.from_source(self.files), self.task, choice)
         # task.json and the weights may come from different runs, if a folder was put together by
         # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
@@ -326,7 +308,7 @@ class OpenedModel:
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
-        return Finetuned(model, tokenizer, task, choice, tuple(notes), None, self.has_segments)
+        return Finetuned(model, tokenizer, task, choice, tuple(notes))
 
     def exported(self, threads: int | None = None) -> GraphModel:
         """The graph of an export, which runs in its own engine, and in its own precision.

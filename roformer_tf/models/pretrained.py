@@ -102,7 +102,9 @@ class PretrainedModel(keras.Model):
         """Load a checkpoint from an open source, as `from_pretrained` does."""
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
-        model.tokenizer = find_tokenizer(source, checkpoint.config.vocab_size)
+        model.tokenizer = find_tokenizer(source, checkpoint.config)
+        if model.tokenizer is not None:  # a training uses all segments, whatever others did
+            model.tokenizer.segments = checkpoint.config.type_vocab_size > 1
         return model
 
     @classmethod

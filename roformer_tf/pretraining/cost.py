@@ -2,24 +2,22 @@
 
     days = operations / (devices · peak · utilisation · 86,400)
 
-A recipe is read as by `pretrain --config`. This loads Keras, so only when the command runs.
+A recipe is read as by `pretrain --config`.
 """
 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import find_recipe
 from roformer_tf.flags import parsed, yaml_values
+from roformer_tf.pretraining.settings import PretrainConfig, read_architecture, stage_flops
 from roformer_tf.tokenizers.padding import check_length
-
-if TYPE_CHECKING:
-    from roformer_tf.pretraining.settings import PretrainConfig
 
 DAY = 86_400  # seconds
 
@@ -73,15 +71,12 @@ def cost(config: CostConfig) -> None:
 
 def read_recipe(
     path: Path, architecture: Path | None
-) -> tuple[str, "PretrainConfig", RoFormerConfig]:
+) -> tuple[str, PretrainConfig, RoFormerConfig]:
     """Read a recipe: its name, its settings as for `pretrain`, and the model's architecture.
 
     The text and --output, which recipes do not have, get placeholders. `architecture` is for a
     recipe without one. Raises InputError if neither has one.
     """
-    from roformer_tf.pretraining.initialization import SMALL
-    from roformer_tf.pretraining.settings import PretrainConfig
-
     path = find_recipe(path)
     keys = yaml_values(path, PretrainConfig)
     source = "--corpus" if "vocab" in keys else "--rows"
@@ -92,30 +87,26 @@ def read_recipe(
             check_length(stage.length)
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
-    name, shape = path.stem, SMALL
-    if settings.architecture:
-        shape = RoFormerConfig.from_file(find_recipe(settings.architecture, ".json"))
-    elif architecture:
-        shape = RoFormerConfig.from_file(find_recipe(architecture, ".json"))
+    name, shape = path.stem, settings.architecture or architecture
+    if architecture and not settings.architecture:
         name = f"{name} ({architecture.stem})"
-    elif settings.init_from or not settings.vocab_size:
+    if not shape and (settings.init_from or not settings.vocab_size):
         raise InputError(
             f"{path} has no architecture, because it starts from a checkpoint. Give its "
             "bert_config.json with --architecture, such as --architecture base."
         )
-    return name, settings, shape.replace(vocab_size=settings.vocab_size or shape.vocab_size)
+    config = read_architecture(shape)
+    return name, settings, config.replace(vocab_size=settings.vocab_size or config.vocab_size)
 
 
 def costs(
-    name: str, settings: "PretrainConfig", architecture: RoFormerConfig
+    name: str, settings: PretrainConfig, architecture: RoFormerConfig
 ) -> list[dict[str, Any]]:
     """The cost of a run with these settings of `pretrain`, then of each stage if it has several.
 
     {"recipe", "parameters", "rows", "tokens", "flops"}: rows are the sequences of all batches,
     repeated ones included.
     """
-    from roformer_tf.pretraining.settings import stage_flops
-
     count, stages = parameters(architecture), settings.plan()
     lines: list[dict[str, Any]] = [
         {

@@ -15,9 +15,8 @@ from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
-from roformer_tf.files import find_recipe
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
+from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig, read_architecture
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 
 if TYPE_CHECKING:
@@ -31,15 +30,6 @@ MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
     "causal": RoFormerForCausalLM,
 }
 
-
-# The released small size, trained where neither --init-from nor --architecture is given.
-SMALL = RoFormerConfig(
-    vocab_size=1,  # to be replaced
-    hidden_size=384,
-    num_hidden_layers=6,
-    num_attention_heads=6,
-    intermediate_size=1536,
-)
 
 # Fraction of the random embeddings that is added to those from neighbours, so that no two tokens
 # have the same.
@@ -95,9 +85,7 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
 
 def new_architecture(config: InitializationConfig, positions: int) -> RoFormerConfig:
     """The architecture of a new model for sequences of up to `positions` tokens."""
-    architecture = SMALL
-    if config.architecture:
-        architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json"))
+    architecture = read_architecture(config.architecture)
     check_sees_both_sides(architecture.attention_type, config.objective, config.architecture)
     longest = max(positions, architecture.max_position_embeddings)
     return architecture.replace(max_position_embeddings=longest, **_changes(config))

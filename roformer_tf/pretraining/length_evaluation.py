@@ -194,7 +194,7 @@ def open_language_model(
         overrides = dict(changes or {})
         if objective == "causal":
             overrides["attention_type"] = "causal"
-        tokenizer = fitting_tokenizer(opened, checkpoint.config.vocab_size)
+        tokenizer = fitting_tokenizer(opened, checkpoint.config)
         model = MODELS[objective].from_source(opened, dtype=precision, **overrides)
     return model, tokenizer, objective
 

@@ -17,13 +17,8 @@ from roformer_tf.corpus.objectives import (
 )
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
-from roformer_tf.errors import (
-    MAX_SEED,
-    InputError,
-    check_needed,
-    check_numbers,
-    check_packages,
-)
+from roformer_tf.errors import MAX_SEED, InputError, check_needed, check_numbers, check_packages
+from roformer_tf.files import find_recipe
 from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision, Tracker
 
 # Stages
@@ -122,7 +117,7 @@ class InitializationConfig:
     of each is the mean over the tokens into which the word was split so far."""
     architecture: Annotated[str | None, "FILE"] = None
     """Instead of --init-from: a bert_config.json, or base, small, v2. Its vocabulary size is
-    replaced by that of the data."""
+    replaced by that of the data. Default: small."""
     embeddings: Literal["random", "neighbours"] = "random"
     """Initial word embeddings of a new model: random, or computed from how often tokens are
     adjacent in the corpus. The latter saves a small model thousands of steps."""
@@ -338,6 +333,11 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
             f"{'; '.join(wrong)}. Remove them, or prepare other rows."
         )
     return dataclasses.replace(config, **{name: prepared[name] for name in names & prepared.keys()})
+
+
+def read_architecture(source: str | Path | None) -> RoFormerConfig:
+    """The architecture in a file, or one by its name. Default: the released small size."""
+    return RoFormerConfig.from_file(find_recipe(source or "small", ".json"))
 
 
 # Floating-point operations of a step

@@ -12,6 +12,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import remove, write_json, write_text
 from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
@@ -22,7 +23,12 @@ from roformer_tf.tokenizers.segmentation import (
     segment,
     split,
 )
-from roformer_tf.tokenizers.tokenizer_json import Units, tokenizer_config, tokenizer_json
+from roformer_tf.tokenizers.tokenizer_json import (
+    Units,
+    gives_segments,
+    tokenizer_config,
+    tokenizer_json,
+)
 from roformer_tf.tokenizers.vocabulary import (
     WORD_LIMIT,
     Tokenization,
@@ -52,6 +58,7 @@ class RoFormerTokenizer:
 
     `units`: what a tagging model tokenizes separately, characters or words. It changes nothing
     here, because tagging calls the tokenizer with each unit; it is saved for other programs.
+    `segments`: whether a model predicts with the second text of a pair in segment 1.
 
     Raises InputError for a vocabulary without the special tokens.
     """
@@ -62,6 +69,7 @@ class RoFormerTokenizer:
         tokenization: Tokenization,
         lower_case: bool = True,
         units: Units | None = None,
+        segments: bool = True,
     ) -> None:
         if tokenization not in get_args(Tokenization):
             raise InputError(f'tokenization is {tokenization!r}, but must be "word" or "char".')
@@ -70,6 +78,7 @@ class RoFormerTokenizer:
         self.tokenization = tokenization
         self.lower_case = lower_case
         self.units = units
+        self.segments = segments
         self.vocab_size = max(self.vocabulary.values()) + 1
         self.tokens: list[str | None] = [None] * self.vocab_size
         for token, number in self.vocabulary.items():
@@ -113,21 +122,17 @@ class RoFormerTokenizer:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
             lower_case = bool(recorded.get("do_lower_case", True))
-        return cls(vocabulary, tokenization, lower_case, recorded.get("units"))
+        units, segments = recorded.get("units"), gives_segments(recorded)
+        return cls(vocabulary, tokenization, lower_case, units, segments)
 
     def with_units(self, units: Units | None) -> "RoFormerTokenizer":
         """The same tokenizer for a model that tokenizes these units separately, or none."""
         if units == self.units:
             return self
-        return type(self)(self.vocabulary, self.tokenization, self.lower_case, units)
+        return type(self)(self.vocabulary, self.tokenization, self.lower_case, units, self.segments)
 
     def save_pretrained(
-        self,
-        folder: str | Path,
-        *,
-        max_length: int | None = None,
-        causal: bool = False,
-        segments: bool = True,
+        self, folder: str | Path, *, max_length: int | None = None, causal: bool = False
     ) -> None:
         """Write `vocab.txt`, `tokenizer_config.json` and, if it is possible, `tokenizer.json`.
 
@@ -139,7 +144,6 @@ class RoFormerTokenizer:
             max_length: maximum tokens of a sequence, to which transformers truncates.
             causal: whether the folder is that of a causal language model, whose prompts have no
                 [SEP] at the end.
-            segments: whether the model distinguishes the texts of a pair by their segments.
 
         Raises InputError as `vocabulary_text` does.
         """
@@ -150,7 +154,7 @@ class RoFormerTokenizer:
             remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
             write_json(Path(folder) / TOKENIZER, content)
-        config = tokenizer_config(self, max_length=max_length, causal=causal, segments=segments)
+        config = tokenizer_config(self, max_length=max_length, causal=causal)
         write_json(Path(folder) / TOKENIZER_CONFIG, config)
 
     @property
@@ -350,23 +354,26 @@ class RoFormerTokenizer:
         return token
 
 
-def find_tokenizer(source: OpenedSource, size: int | None = None) -> RoFormerTokenizer | None:
+def find_tokenizer(
+    source: OpenedSource, config: RoFormerConfig | None = None
+) -> RoFormerTokenizer | None:
     """The tokenizer stored with a checkpoint's weights; None without a vocabulary.
 
-    size: number of embeddings; if given, `check_fits` compares them.
+    config: that of the checkpoint; if given, `check_fits` compares the number of embeddings.
     """
     tokenizer = RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
-    if tokenizer is not None and size is not None:
-        check_fits(tokenizer, size, source.name)
+    if tokenizer is not None and config is not None:
+        check_fits(tokenizer, config.vocab_size, source.name)
+        tokenizer.segments &= config.type_vocab_size > 1
     return tokenizer
 
 
-def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenizer:
+def fitting_tokenizer(source: OpenedSource, config: RoFormerConfig) -> RoFormerTokenizer:
     """The tokenizer that belongs to a checkpoint's weights.
 
     Raises InputError if there is no vocabulary, or one with too many tokens.
     """
-    tokenizer = find_tokenizer(source, vocab_size)
+    tokenizer = find_tokenizer(source, config)
     if tokenizer is None:
         raise InputError(missing_vocabulary(source.name))
     return tokenizer

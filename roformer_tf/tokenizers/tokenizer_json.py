@@ -13,15 +13,10 @@ either      words       tagger  an error with the reason    an error with the re
 "our ids" of a causal language model are those of a prompt, without the [SEP] that ends a text.
 """
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.tokenizers.vocabulary import (
-    SPECIAL_TOKENS,
-    WORD_LIMIT,
-    Tokenization,
-    tokenizer_settings,
-)
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokenization
 
 Units = Literal["characters", "words"]
 """What a tagging model tokenizes separately: each character, or each word between white space."""
@@ -32,31 +27,25 @@ MODEL_INPUT_NAMES = ("input_ids", SEGMENTS, "attention_mask")
 second text of a pair would count as part of the first."""
 
 
-def gives_segments(source: OpenedSource) -> bool:
-    """Whether transformers gives a model in this folder `token_type_ids`.
+def gives_segments(settings: Mapping[str, Any]) -> bool:
+    """Whether transformers gives a model `token_type_ids`, by its `tokenizer_config.json`.
 
     Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them,
     or if it is a BERT's.
     """
-    settings = tokenizer_settings(source)
     is_bert = str(settings.get("tokenizer_class")).startswith("Bert")
     usual = (SEGMENTS,) if is_bert or "backend" not in settings else ()
     return SEGMENTS in settings.get("model_input_names", usual)
 
 
 def tokenizer_config(
-    tokenizer: Any,
-    *,
-    max_length: int | None = None,
-    causal: bool = False,
-    segments: bool = True,
+    tokenizer: Any, *, max_length: int | None = None, causal: bool = False
 ) -> dict[str, Any]:
     """Content of `tokenizer_config.json`; `tokenization` and `units` are our own keys.
 
     tokenizer: a RoFormerTokenizer, whose module imports this one.
     max_length: maximum tokens of a sequence, to which transformers can truncate.
     causal: whether it belongs to a causal language model.
-    segments: whether transformers returns `token_type_ids`.
 
     transformers' `RoFormerTokenizer` always segments by jieba, which also splits words in Greek or
     kana, and always appends [SEP]. All other folders name the class that follows tokenizer.json.
@@ -65,7 +54,7 @@ def tokenizer_config(
     by_jieba = tokenizer.tokenization == "word" and units is None and not causal
     config: dict[str, Any] = {
         "tokenizer_class": "RoFormerTokenizer" if by_jieba else "PreTrainedTokenizerFast",
-        "model_input_names": [x for x in MODEL_INPUT_NAMES if segments or x != SEGMENTS],
+        "model_input_names": [x for x in MODEL_INPUT_NAMES if tokenizer.segments or x != SEGMENTS],
         "do_lower_case": tokenizer.lower_case,
         "tokenization": tokenizer.tokenization,
         **{f"{token[1:-1].lower()}_token": token for token in SPECIAL_TOKENS},

@@ -87,7 +87,8 @@ def test_the_card_of_a_model_without_segments_puts_pairs_into_segment_0(tmp_path
     tokenizer.save_pretrained(tmp_path)
     monkeypatch.chdir(tmp_path)
     for segments in (True, False):
-        card = export_card("onnx", tokenizer, task.max_length, task, segments)
+        tokenizer.segments = segments
+        card = export_card("onnx", tokenizer, task.max_length, task)
         actual = {"texts": [("今天", "好")]}
         exec(code_of(card).split("import onnxruntime")[0], actual)
         assert actual["inputs"]["token_type_ids"].any() == segments

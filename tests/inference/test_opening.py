@@ -11,7 +11,6 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import roformer_tf
-from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.inference.opening import open_model
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
@@ -130,10 +129,8 @@ def test_an_opened_model_has_its_kind(finetuned, released):
         ({"tokenizer_class": "BertTokenizer", "model_input_names": ["input_ids"]}, False),
     ],
 )
-def test_segments_are_those_of_the_tokenizer_class(settings, wanted, tmp_path):
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    with OpenedSource(tmp_path) as source:
-        assert gives_segments(source) == wanted
+def test_segments_are_those_of_the_tokenizer_class(settings, wanted):
+    assert gives_segments(settings) == wanted
 
 
 def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tmp_path):

@@ -1,5 +1,6 @@
 """Open fine-tuned folders as Keras models."""
 
+from roformer_tf.engines.choice import KERAS
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 
 
@@ -11,4 +12,4 @@ def load_finetuned(folder, precision="float32"):
 
 def predict(model, tokenizer, task, examples, batch_size=32):
     """Predict each example, whatever its label."""
-    return Finetuned(model, tokenizer, task).predict(examples, batch_size)
+    return Finetuned(model, tokenizer, task, KERAS).predict(examples, batch_size)
