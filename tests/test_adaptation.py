@@ -139,7 +139,7 @@ def test_fine_tuning_starts_from_the_adapted_model(files, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"unlabelled": ("a.txt",)}, "--unlabelled are texts for --adapt"),
+        ({"unlabelled": ("a.txt",)}, "--unlabelled needs --adapt yes"),
         ({"adapt": "yes", "from_scratch": True}, "there is nothing to adapt"),
         ({"adapt": "auto", "folds": 3}, "that no training sees"),
     ],

@@ -174,11 +174,8 @@ class FinetuneConfig:
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
             )
-        if self.unlabelled and self.adapt == "no" and not self.loss.teacher:
-            raise InputError(
-                "--unlabelled are texts for --adapt yes or auto, or for --teacher. Give one of "
-                "these."
-            )
+        if self.adapt == "no" and not self.loss.teacher:
+            check_needed(self, "--adapt yes, --adapt auto or --teacher", "unlabelled")
         if not self.loss.teacher:
             check_needed(self, "--teacher", "compare_without_teacher")
         if not self.crf:

@@ -101,6 +101,10 @@ class OpenedModel:
     precision: Precision | None = None
     text_columns: tuple[str, ...] = ()
     """Columns of texts, for a model without a task.json. Default: one, called text."""
+    threads: int | None = None
+    """Of a graph. Default: one for each core."""
+    shared: Path | None = None
+    """The graph, if `share_weights` has written it."""
 
     @property
     def name(self) -> str:
@@ -251,12 +255,11 @@ class OpenedModel:
         config = self.checkpoint.config.replace(attention_type=self.vector_attention)
         return self.network(part, config=config, pooling=pooling, **settings)
 
-    def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
+    def finetuned(self) -> Finetuned:
         """The model that `finetune` or `export` wrote, or a classifier from transformers.
 
-        threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
-        written it. Raises InputError for a model that was not fine-tuned, or whose files do not
-        belong together. Also raised for an engine or a precision that it does not support.
+        Raises InputError for a model that was not fine-tuned, or whose files do not belong
+        together. Also raised for an engine or a precision that it does not support.
         """
         if self.task is None:
             raise InputError(
@@ -268,7 +271,7 @@ class OpenedModel:
                 )
             )
         if self.is_export:
-            model = self.exported(threads)
+            model = self.exported()
             choice = Choice(model.engine, model.precision)
             return Finetuned(model, RoFormerTokenizer.from_source(self.files), self.task, choice)
         # task.json and the weights may come from different runs, if a folder was put together by
@@ -281,15 +284,15 @@ class OpenedModel:
                 f"labels, but its model {config.num_labels}. Put back the files that `finetune` "
                 "wrote."
             )
-        finetuned = self._classifier(task, threads, shared)
+        finetuned = self._classifier(task)
         content = self.files.read(LEXICAL_FILE)
         if content is None:
             return finetuned
         lexical = LexicalFeatures.from_bytes(content, finetuned.task, self.name)
         return dataclasses.replace(finetuned, lexical=lexical)
 
-    def _classifier(self, task: Task, threads: int | None, shared: Path | None) -> Finetuned:
-        """The model with a head for a task. Parameters as of `finetuned`."""
+    def _classifier(self, task: Task) -> Finetuned:
+        """The model with a head for a task."""
         # Labels allow bfloat16: the likeliest one rarely changes.
         choice, tokenizer = self.choice(lossy=not task.separate_texts), self.tokenizer
         notes = [choice.note] if choice.note else []
@@ -299,25 +302,25 @@ class OpenedModel:
         model: Any
         if choice.engine == "keras":
             model = self.keras_model(task.objective.model_class(), choice.precision)
-        elif shared is not None:
+        elif self.shared is not None:
             # One of several server processes maps the graph that the first one has written.
-            model = onnx_session(shared, choice.precision, threads)
+            model = onnx_session(self.shared, choice.precision, self.threads)
         else:
             part, pooling = task.decoding.graph_part, cast(Pooling, self.checkpoint.config.pooling)
             network = self.vector_network(pooling, part) if part == "pooled" else self.network(part)
-            model = graph_model(network, choice.engine, choice.precision, threads)
+            model = graph_model(network, choice.engine, choice.precision, self.threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
         return Finetuned(model, tokenizer, task, choice, tuple(notes))
 
-    def exported(self, threads: int | None = None) -> GraphModel:
+    def exported(self) -> GraphModel:
         """The graph of an export, which runs in its own engine, and in its own precision.
 
         Raises InputError for another engine or precision, and for a graph that cannot be opened.
         """
         file = exported_graph(self.files.path)
         assert file is not None
-        model = open_graph(file, threads)
+        model = open_graph(file, self.threads)
         own_engine = self.engine in ("auto", model.engine)
         if not own_engine or self.precision not in (None, model.precision):
             asked = self.precision if own_engine else f"--engine {self.engine}"
@@ -330,27 +333,23 @@ class OpenedModel:
 
 @contextmanager
 def open_model(
-    source: str | Path, engine: Engine = "auto", precision: Precision | None = None
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **more: Any
 ) -> Iterator[OpenedModel]:
     """Open a model: a registry name, a zip, or a folder; fine-tuned, exported or neither.
 
-    A context, in which arrays can be read. Raises InputError for what is no source.
+    A context, in which arrays can be read. more: fields of `OpenedModel`. Raises InputError for
+    what is no source.
     """
     with OpenedSource(source) as files:
-        yield OpenedModel(files, engine, precision)
+        yield OpenedModel(files, engine, precision, **more)
 
 
 def open_finetuned(
-    folder: str | Path,
-    engine: Engine = "auto",
-    precision: Precision | None = None,
-    threads: int | None = None,
-    shared: Path | None = None,
-    text_columns: tuple[str, ...] = (),
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **more: Any
 ) -> Finetuned:
-    """`OpenedModel.finetuned` of a source that nothing else is read from."""
-    with open_model(folder, engine, precision) as opened:
-        return dataclasses.replace(opened, text_columns=text_columns).finetuned(threads, shared)
+    """`OpenedModel.finetuned` of a source that nothing else is read from; as `open_model`."""
+    with open_model(source, engine, precision, **more) as opened:
+        return opened.finetuned()
 
 
 def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | None:

@@ -26,21 +26,21 @@ from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precis
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage; its first and last step are counted from the beginning of the run."""
+    """One stage; its fields except `start` are the settings that --stages may give it."""
 
     length: int
     batch_size: int
-    # Steps of the run before and after the stage.
-    start: int
-    stop: int
+    steps: int
     learning_rate: float
     warmup: float
     accumulate: int
+    # Steps of the run before the stage.
+    start: int = 0
 
     @property
-    def steps(self) -> int:
-        """Number of steps of this stage."""
-        return self.stop - self.start
+    def stop(self) -> int:
+        """Steps of the run after the stage."""
+        return self.start + self.steps
 
     @property
     def rows(self) -> int:
@@ -49,32 +49,22 @@ class Stage:
 
 
 # Settings that a stage may have, and their types.
-KEYS: dict[str, type] = {
-    "length": int,
-    "batch-size": int,
-    "steps": int,
-    "learning-rate": float,
-    "warmup": float,
-    "accumulate": int,
-}
+KEYS: dict[str, Any] = {x.name: x.type for x in dataclasses.fields(Stage) if x.name != "start"}
 
 
 def make_stages(texts: Sequence[str], defaults: dict[str, Any]) -> list[Stage]:
     """Read stages such as "length=512 batch-size=64 steps=1000"; by default, a single one.
 
-    `defaults` has a value for each of `KEYS`, with underscores. Raises InputError for a stage that
-    cannot be read, or has no steps.
+    `defaults` has a value for each of `KEYS`. Raises InputError for a stage that cannot be read, or
+    has no steps.
     """
-    stages = []
-    start = 0
+    stages: list[Stage] = []
     for number, text in enumerate(texts or [""], start=1):
         own = _read(text, number)
         if texts and "steps" not in own:
             raise InputError(f"stage {number}, {text!r}, has no number of steps, as in steps=1000.")
-        values = defaults | own
-        stop = start + values.pop("steps")
-        stages.append(Stage(start=start, stop=stop, **values))
-        start = stop
+        start = stages[-1].stop if stages else 0
+        stages.append(Stage(**defaults | own, start=start))
     return stages
 
 
@@ -84,21 +74,22 @@ def rows_before(stages: Sequence[Stage], stage: Stage) -> int:
 
 
 def _read(text: str, number: int) -> dict[str, Any]:
-    """The values of one stage, under the names of `Stage` and "steps"."""
+    """The values of one stage, under the names of `KEYS`."""
     values: dict[str, Any] = {}
     for word in text.replace(",", " ").split():
         key, _, value = word.partition("=")
-        kind = KEYS.get(key.replace("_", "-"))
-        if kind is None:
+        name = key.replace("-", "_")
+        if name not in KEYS:
+            known = ", ".join(KEYS).replace("_", "-")
             raise InputError(
-                f"stage {number} has {word!r}, but takes only {', '.join(KEYS)}, as in "
+                f"stage {number} has {word!r}, but takes only {known}, as in "
                 "'length=512 batch-size=64 steps=1000'."
             )
         try:
-            values[key.replace("-", "_")] = kind(value)
+            values[name] = KEYS[name](value)
         except ValueError:
             raise InputError(f"stage {number}: {key} is {value!r}, not a number.") from None
-        if values[key.replace("-", "_")] < (0 if key == "warmup" else 1e-12):
+        if values[name] < (0 if name == "warmup" else 1e-12):
             raise InputError(f"stage {number}: {key} is {value}, but must be above 0.")
     return values
 
@@ -135,11 +126,8 @@ class InitializationConfig:
             )
         if self.init_from and self.embeddings != "random":
             raise InputError("--init-from has its own embeddings. Remove --embeddings.")
-        if self.extend_vocab and not self.init_from:
-            raise InputError(
-                "--extend-vocab adds to a checkpoint's vocabulary. Give the checkpoint with "
-                "--init-from."
-            )
+        if not self.init_from:
+            check_needed(self, "--init-from", "extend_vocab")
 
 
 @dataclass(frozen=True)

@@ -68,8 +68,8 @@ def load_served_task(
     source: str, name: str, config: ServeConfig, part: WorkerPart | None = None
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
-    threads, shared = part or (None, None)
-    opened = open_finetuned(source, config.engine, config.precision, threads, shared)
+    of_part = part._asdict() if part else {}
+    opened = open_finetuned(source, config.engine, config.precision, **of_part)
     if part is None:  # else the first process has printed it
         report(*opened.notes)
     if len(config.model) == 1 or opened.task.decoding.lists_labels:

@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 
-from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
@@ -77,17 +76,14 @@ def _load(
         predicts = not gives_vectors and opened.is_finetuned
         if not (gives_vectors or predicts):
             gives_vectors = opened.has_embedding_file and not opened.generates
-    is_only = len(config.model) == 1  # of several, another may use the flag
-    if is_only and config.top_k is not None and not predicts:
-        raise InputError(
-            f"--top-k is about labels, but {source} predicts none: it has no {TASK_FILE}, or "
-            "serves vectors. Requests have their own `top` or `top_k`."
-        )
-    if is_only and config.attention_type is not None and (predicts or gives_vectors):
-        raise InputError(
-            f"--attention-type is about generated text, but {source} serves labels or vectors. "
-            "Omit it."
-        )
+    serves = "labels" if predicts else "vectors" if gives_vectors else "text"
+    for flag, about in (("top-k", "labels"), ("attention-type", "text")):
+        is_set = getattr(config, flag.replace("-", "_")) is not None
+        # Of several models, another may use the flag.
+        if is_set and serves != about and len(config.model) == 1:
+            raise InputError(
+                f"--{flag} is about {about}, but {source} serves {serves}. Omit the flag."
+            )
     if predicts:
         return task_routes(load_served_task(source, name, config, part), metrics, config)
     if gives_vectors:

@@ -23,16 +23,12 @@ from roformer_tf.tokenizers.segmentation import (
     segment,
     split,
 )
-from roformer_tf.tokenizers.tokenizer_json import (
-    Units,
-    gives_segments,
-    tokenizer_config,
-    tokenizer_json,
-)
+from roformer_tf.tokenizers.tokenizer_json import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.vocabulary import (
     WORD_LIMIT,
     Tokenization,
     check_special_tokens,
+    gives_segments,
     guess_tokenization,
     has_vocabulary,
     parse_vocabulary,

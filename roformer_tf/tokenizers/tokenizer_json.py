@@ -13,29 +13,16 @@ either      words       tagger  an error with the reason    an error with the re
 "our ids" of a causal language model are those of a prompt, without the [SEP] that ends a text.
 """
 
-from collections.abc import Mapping
 from typing import Any, Literal
 
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokenization
+from roformer_tf.tokenizers.vocabulary import SEGMENTS, SPECIAL_TOKENS, WORD_LIMIT, Tokenization
 
 Units = Literal["characters", "words"]
 """What a tagging model tokenizes separately: each character, or each word between white space."""
 
-SEGMENTS = "token_type_ids"
 MODEL_INPUT_NAMES = ("input_ids", SEGMENTS, "attention_mask")
 """Inputs that a tokenizer of transformers returns. Its default lacks `token_type_ids`, so that the
 second text of a pair would count as part of the first."""
-
-
-def gives_segments(settings: Mapping[str, Any]) -> bool:
-    """Whether transformers gives a model `token_type_ids`, by its `tokenizer_config.json`.
-
-    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them,
-    or if it is a BERT's.
-    """
-    is_bert = str(settings.get("tokenizer_class")).startswith("Bert")
-    usual = (SEGMENTS,) if is_bert or "backend" not in settings else ()
-    return SEGMENTS in settings.get("model_input_names", usual)
 
 
 def tokenizer_config(

@@ -23,6 +23,7 @@ Tokenization = Literal["word", "char"]
 characters."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SEGMENTS = "token_type_ids"
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """transformers' classes that do what `tokenizer.json` describes; the second since version 5."""
 WORD_LIMIT = 200
@@ -203,6 +204,17 @@ def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
             f"texts have no accents, remove strip_accents from {TOKENIZER_CONFIG}."
         )
     return settings
+
+
+def gives_segments(settings: Mapping[str, Any]) -> bool:
+    """Whether transformers gives a model `token_type_ids`, by its `tokenizer_config.json`.
+
+    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them,
+    or if it is a BERT's.
+    """
+    is_bert = str(settings.get("tokenizer_class")).startswith("Bert")
+    usual = (SEGMENTS,) if is_bert or "backend" not in settings else ()
+    return SEGMENTS in settings.get("model_input_names", usual)
 
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:

@@ -250,9 +250,9 @@ def test_a_worker_uses_the_chosen_engine_and_its_part_of_the_cores(
     folder, opened = finetuned("classification"), []
     original = serve_predictions.open_finetuned
 
-    def recording_open(source, engine, precision, threads, shared):
-        opened.append((source, engine, precision, threads))
-        return original(source, engine, precision, threads, shared)
+    def recording_open(source, engine, precision, **part):
+        opened.append((source, engine, precision, part.get("threads")))
+        return original(source, engine, precision, **part)
 
     monkeypatch.setattr(serve_predictions, "open_finetuned", recording_open)
     alone = served_task(folder, precision=precision, engine="onnx")
@@ -337,8 +337,9 @@ def test_graphs_fill_masks_as_keras_does(name, released, capsys, monkeypatch):
     assert actual[0] == actual[1]
     assert actual[0].err == ""
     with open_model(source) as opened:
-        assert MaskedModel.of(opened).choice.engine == "onnx"
-    assert FillMaskConfig(model="x", text=("[MASK]",)).precision == "float32"
+        choice = MaskedModel.of(opened).choice
+    assert (choice.engine, choice.precision) == ("onnx", "float32")
+    assert FillMaskConfig(model="x", text=("[MASK]",)).precision is None
 
 
 def test_a_limit_of_onednn_is_respected(monkeypatch, original_automatic):

@@ -14,7 +14,7 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.inference.opening import open_model
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
-from roformer_tf.tokenizers.tokenizer_json import gives_segments
+from roformer_tf.tokenizers.vocabulary import gives_segments
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 recordings: list[list[str]] = []

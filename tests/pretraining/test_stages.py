@@ -35,15 +35,15 @@ BORDERS = [3, 5, 8, 10, 12, 16]
 
 def test_without_stages_there_is_one():
     (stage,) = make_stages([], DEFAULTS)
-    assert stage == Stage(512, 32, 0, 1000, 1e-4, 0.05, 1)
+    assert stage == Stage(512, 32, 1000, 1e-4, 0.05, 1, start=0)
 
 
 def test_stages_follow_each_other():
     first, second = make_stages(
         ["length=128 steps=10", "batch-size=64,steps=20,learning-rate=2e-4"], DEFAULTS
     )
-    assert first == Stage(128, 32, 0, 10, 1e-4, 0.05, 1)
-    assert second == Stage(512, 64, 10, 30, 2e-4, 0.05, 1)
+    assert first == Stage(128, 32, 10, 1e-4, 0.05, 1, start=0)
+    assert second == Stage(512, 64, 20, 2e-4, 0.05, 1, start=10)
 
 
 def test_a_stage_continues_after_the_rows_of_earlier_ones():

@@ -506,7 +506,7 @@ def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
             serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **changes))
     labels = str(finetuned("classification"))
     for changes in ({"model": (labels,)}, {"model": (str(folder),), "pooling": "cls"}):
-        with pytest.raises(InputError, match="--attention-type is about generated text"):
+        with pytest.raises(InputError, match="--attention-type is about text"):
             open_service(ServeConfig(attention_type="causal", **changes))
     both = {"model": (labels, str(folder)), "names": ("labels", "writer")}
     for flag, value in (("engine", "onnx"), ("precision", "int8")):
