@@ -8,7 +8,7 @@ Axes: B rows, T tokens, P positions, E embedding, H hidden, N heads, K head size
 C labels, D numbers of a vector.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -177,7 +177,7 @@ def write(network: Network, graph: Graph) -> dict[str, Node]:
         hidden = writer.hidden()
         outputs = {OUTPUTS["hidden"]: hidden, network.output: writer.vectors(hidden)}
     else:
-        outputs = {network.output: _PARTS[network.part](writer)}
+        outputs = {network.output: writer.output()}
     writer.check()
     return outputs
 
@@ -199,6 +199,11 @@ class _Writer:
                 f"{self.network.source} holds {left[0]}, which graphs do not support. Give "
                 "--engine keras."
             )
+
+    def output(self) -> Node:
+        """The output: of a dense layer on every token, or what the method of the part gives."""
+        part = self.network.part
+        return self._dense(part, self.hidden()) if part in EACH_TOKEN else getattr(self, part)()
 
     def hidden(self, positions: Node | None = None) -> Node:
         """The last layer's hidden states, at the positions or everywhere."""
@@ -251,10 +256,6 @@ class _Writer:
             return self.graph.only(self._dense("classifier/out_proj", x))
         mean = self.graph.mean_of_tokens(self.hidden(), self.graph.input("token_ids"))
         return self._dense("classifier/out_proj", mean)
-
-    def each_token(self) -> Node:
-        """One dense layer on every token, whose name is that of the part."""
-        return self._dense(self.network.part, self.hidden())
 
     def pooled(self, hidden: Node | None = None) -> Node:
         """The pooler's output, the mean of all tokens, or the first token; not normalized.
@@ -338,15 +339,6 @@ def _joined(name: str, layers: Sequence[Linear]) -> Linear:
     return Linear(name, kernel, np.concatenate(biases) if biases else None)
 
 
-_PARTS: dict[Part, Callable[[_Writer], Node]] = {
-    "hidden": _Writer.hidden,
-    "classifier": _Writer.classifier,
-    **dict.fromkeys(EACH_TOKEN, _Writer.each_token),
-    "vectors": _Writer.vectors,
-    "pooled": _Writer.pooled,
-    "masked": _Writer.masked,
-    "next_token": _Writer.next_token,
-}
 ROLES = ("query", "key", "value")
 INPUTS = ("token_ids", "segment_ids")
 MASKED_POSITIONS = "masked_positions"

@@ -21,7 +21,7 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import check_pooling, embedding_settings
 from roformer_tf.engines.choice import KERAS, Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.errors import DamagedError, InputError, check_numbers
+from roformer_tf.errors import DamagedError, InputError, check_number, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
@@ -228,11 +228,8 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     if max_length is not None:
         config = replace(config, max_length=max_length)
     hidden = checkpoint.config.hidden_size
-    if dimensions is not None and not 1 <= dimensions <= hidden:
-        raise InputError(
-            f"dimensions is {dimensions}, but the vectors of {opened.name} have {hidden:,} "
-            f"numbers. Give 1 to {hidden}."
-        )
+    hint = f"the size of the vectors of {opened.name}"
+    check_number("dimensions", dimensions, at_least=1, at_most=hidden, hint=hint)
     tokenizer, choice = opened.tokenizer, opened.choice()
     pooled: Any
     if choice.engine == "keras":

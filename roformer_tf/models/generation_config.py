@@ -39,11 +39,7 @@ class GenerationConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "max_tokens", "samples", "beams", "top_k", at_least=1)
-        check_numbers(self, "min_tokens", at_least=0)
-        if self.min_tokens > self.max_tokens:
-            raise InputError(
-                f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
-            )
+        check_numbers(self, "min_tokens", at_least=0, at_most=self.max_tokens, hint="max_tokens")
         check_numbers(self, "temperature", "repetition_penalty", above=0, example="1")
         hint = "such as 0.95: the fraction of the probability to sample from"
         check_numbers(self, "top_p", above=0, at_most=1, hint=hint)

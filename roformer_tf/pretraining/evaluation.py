@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import grain
@@ -98,42 +99,34 @@ def evaluate(
     weights = outputs["weights"].astype("float64")
     losses = -outputs["log_likelihood"] * weights
     hits = (outputs["likeliest"] == outputs["labels"]) * weights
-    count = weights.sum()
     most = length_bucket(outputs["document_lengths"])
+
+    def mean(sums: np.ndarray, of: Any = ...) -> float:
+        return float(sums[of].sum() / weights[of].sum())
+
+    sizes = corpora or {}
+    ends = pairwise(np.cumsum([0, *sizes.values()]).tolist())
+    rows_of = {name: slice(*span) for name, span in zip(sizes, ends, strict=True)}
+    several = rows_of if len(rows_of) > 1 else {}
     return LanguageModelMetrics(
-        loss=float(losses.sum() / count),
-        accuracy=float(hits.sum() / count),
-        predictions=int(count),
+        loss=mean(losses),
+        accuracy=mean(hits),
+        predictions=int(weights.sum()),
         loss_by_length={
-            int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
-            for tokens in np.unique(most[weights > 0])
+            int(tokens): mean(losses, most == tokens) for tokens in np.unique(most[weights > 0])
         },
         predicted="tokens" if model.model.config.attention_type == "causal" else "masked tokens",
-        by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
+        by_corpus={
+            name: {"loss": mean(losses, rows), "accuracy": mean(hits, rows)}
+            for name, rows in several.items()
+            if weights[rows].any()
+        },
     )
 
 
 def predicts(batches: grain.MapDataset) -> bool:
     """Whether any token of the batches is predicted: none is if all words are too long to mask."""
     return any(batches[number][2].any() for number in range(len(batches)))
-
-
-def _by_corpus(
-    losses: np.ndarray, hits: np.ndarray, weights: np.ndarray, corpora: Mapping[str, int]
-) -> dict[str, dict[str, float]]:
-    """Loss and accuracy of each of several corpora, of (rows, P) weighted by (rows, P)."""
-    if len(corpora) < 2:
-        return {}
-    result, start = {}, 0
-    for name, rows in corpora.items():
-        part = slice(start, start + rows)
-        start += rows
-        if count := weights[part].sum():
-            result[name] = {
-                "loss": float(losses[part].sum() / count),
-                "accuracy": float(hits[part].sum() / count),
-            }
-    return result
 
 
 # Shorter documents are not separated: few tokens are in them.

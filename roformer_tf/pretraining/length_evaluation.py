@@ -1,6 +1,6 @@
 """The body of `evaluate --corpus`: held-out loss and accuracy of a language model by length."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -253,42 +253,27 @@ def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str
     kind = "tokens" if report["objective"] == "causal" else "masked tokens"
     longest = max(map(int, report["by_length"]))
     print(f"texts: {report['texts']:,}; {report['predictions']:,} {kind}, equal at every length")
-    lengths = [f"{int(length):,}" for length in report["by_length"]]
+    several = len(by_scaling) > 1
     spans = [f"{span['from']:,}–{span['to']:,}" for span in report["by_position"]]
-    if len(by_scaling) > 1:
-        by_length = {name: own["by_length"].values() for name, own in by_scaling.items()}
-        by_position = {name: own["by_position"] for name, own in by_scaling.items()}
-        _print_table({"loss by length": lengths, **_losses(by_length)})
-        _print_table({f"positions, of {longest:,}": spans, **_losses(by_position)})
-        return
-    figures = report["by_length"].values()
-    _print_table(
-        {
-            "length": lengths,
-            **_losses({"loss": figures}),
+    lengths = [f"{int(length):,}" for length in report["by_length"]]
+    by_length = {"loss by length" if several else "length": lengths}
+    by_position = {f"positions, of {longest:,}": spans}
+    for name, own in by_scaling.items():
+        title = name if several else "loss"
+        by_length[title] = [f"{x['loss']:.4f}" for x in own["by_length"].values()]
+        by_position[title] = [f"{x['loss']:.4f}" for x in own["by_position"]]
+    if not several:
+        figures = report["by_length"].values()
+        by_length |= {
             "95 % interval": [
                 "{:.4f}–{:.4f}".format(*x["interval"]) if x["interval"] else "" for x in figures
             ],
             "perplexity": [f"{x['perplexity']:,.1f}" for x in figures],
             "accuracy": [f"{x['accuracy']:.2%}" for x in figures],
         }
-    )
-    figures = report["by_position"]
-    _print_table(
-        {
-            f"positions, of {longest:,}": spans,
-            **_losses({"loss": figures}),
-            "accuracy": [f"{x['accuracy']:.2%}" for x in figures],
-            kind: [f"{x['predictions']:,}" for x in figures],
-        }
-    )
-
-
-def _losses(columns: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[str]]:
-    return {name: [f"{x['loss']:.4f}" for x in column] for name, column in columns.items()}
-
-
-def _print_table(columns: Mapping[str, Sequence[str]]) -> None:
-    """Print columns of cells by their titles."""
-    rows = [list(columns), *zip(*columns.values(), strict=True)]
-    print("", *table(rows, terminal_width()), sep="\n")
+        figures = report["by_position"]
+        by_position["accuracy"] = [f"{x['accuracy']:.2%}" for x in figures]
+        by_position[kind] = [f"{x['predictions']:,}" for x in figures]
+    for columns in (by_length, by_position):
+        rows = [list(columns), *zip(*columns.values(), strict=True)]
+        print("", *table(rows, terminal_width()), sep="\n")

@@ -12,7 +12,7 @@ import numpy as np
 from fastapi import APIRouter, Body, Response
 from pydantic import BaseModel, Field
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.serving.application import check_lengths, json_response
 from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.schemas import SAMPLE, CompatibleRequest, TextsOrIds, Usage
@@ -87,11 +87,8 @@ def _check_inputs(inputs: list[Any], tokenizer: RoFormerTokenizer, config: Serve
             "does with OpenAIEmbeddings(check_embedding_ctx_length=False). For ids of this "
             "model's own vocabulary, start the service with --accept-token-ids."
         )
-    if (largest := max(map(max, inputs))) >= tokenizer.vocab_size:
-        raise InputError(
-            f"input holds the token id {largest}, but the vocabulary of the model has "
-            f"{tokenizer.vocab_size:,} tokens"
-        )
+    hint = "the size of the model's vocabulary"
+    check_number("a token id", max(map(max, inputs)), below=tokenizer.vocab_size, hint=hint)
 
 
 def _without_specials(text: Any, tokenizer: RoFormerTokenizer) -> Any:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import check_number
 from roformer_tf.models.rows import grouped
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -86,10 +86,8 @@ def cut(
     """
     if dimensions is None:
         return vectors
-    if dimensions > embedder.size:
-        raise InputError(
-            f"dimensions is {dimensions}, but the model's vectors have {embedder.size}"
-        )
+    hint = "the size of the model's vectors"
+    check_number("dimensions", dimensions, at_most=embedder.size, hint=hint)
     return list(replace(embedder, dimensions=dimensions).finished(np.stack(vectors)))
 
 

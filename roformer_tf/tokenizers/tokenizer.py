@@ -4,6 +4,7 @@ import logging
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, get_args
@@ -123,9 +124,9 @@ class RoFormerTokenizer:
 
     def with_units(self, units: Units | None) -> "RoFormerTokenizer":
         """The same tokenizer for a model that tokenizes these units separately, or none."""
-        if units == self.units:
-            return self
-        return type(self)(self.vocabulary, self.tokenization, self.lower_case, units, self.segments)
+        changed = copy(self)
+        changed.units = units
+        return changed
 
     def save_pretrained(
         self, folder: str | Path, *, max_length: int | None = None, causal: bool = False

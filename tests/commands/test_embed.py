@@ -122,7 +122,10 @@ def test_rows_without_a_text_are_refused_before_anything_is_written(
         (["--output", "x.npy", "--first-line", "header"], "texts.txt has one text in each line"),
         (["--output", "x.txt"], "x.txt has an unknown format"),
         ([], "--output must be given"),
-        (["--output", "x.npy", "--dimensions", "33"], "dimensions is 33, but the vectors of"),
+        (
+            ["--output", "x.npy", "--dimensions", "33"],
+            "dimensions is 33, but must be at least 1",
+        ),
         (["--output", "x.npy", "--max-length", "2"], "--max-length is 2, but must be at least 3"),
         (["--output", "x.npy", "--batch-size", "0"], "--batch-size is 0"),
     ],
