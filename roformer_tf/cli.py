@@ -221,9 +221,8 @@ def _main(arguments: list[str]) -> int:
         return TRY_AGAIN
     except KeyboardInterrupt:
         stopped = _("stopped.")
-        if name in RESUMED:
-            stopped = _("stopped. Run the same command again to resume.")
-        print(f"\n{stopped}", file=sys.stderr)
+        advice = _(" Run the same command again to resume.") if name in RESUMED else ""
+        print(f"\n{stopped}{advice}", file=sys.stderr)
         return INTERRUPTED
     return 0
 

@@ -327,6 +327,12 @@ def rotated_features(head_size: int, share: float) -> int:
     return features
 
 
+def dropout_changes(rate: float | None) -> dict[str, float]:
+    """Keys of a config for another dropout rate; none for None."""
+    names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
+    return {} if rate is None else dict.fromkeys(names, rate)
+
+
 def check_rope_parameters(parameters: Mapping[str, Any] | None) -> None:
     """Raise InputError for an unknown type or key, and for a number out of range."""
     if parameters is None:

@@ -10,7 +10,8 @@ from roformer_tf.checkpoints.arrays import is_finite, statistics
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.terminal import until_pipe_closes
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import has_vocabulary
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +38,7 @@ def inspect(config: InspectConfig) -> None:
         checkpoint = source.checkpoint(
             ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
         )
-        tokenizer = find_tokenizer(source)
+        tokenizer = RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
         with until_pipe_closes():
             for line in describe(checkpoint, tokenizer):
                 print(line, flush=True)

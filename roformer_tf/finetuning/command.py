@@ -26,6 +26,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.config import dropout_changes
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export, check_model
@@ -396,11 +397,8 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
 
     Raises InputError if there is no checkpoint, or it has no vocabulary.
     """
-    changes: dict[str, Any] = {}
     dropout = task.objective.dropout if config.dropout is None else config.dropout
-    if dropout is not None:
-        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        changes |= dict.fromkeys(names, dropout)
+    changes = dropout_changes(dropout)
     if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
             f"pooling is {config.pooling}, but a {task.name} is computed from "

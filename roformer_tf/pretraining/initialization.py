@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.config import RoFormerConfig, dropout_changes
 from roformer_tf.conversion.change_vocabulary import add_words
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
@@ -131,10 +131,7 @@ def read_checkpoint(
 
 def _changes(config: InitializationConfig) -> dict[str, Any]:
     """Keys of the architecture that the settings replace."""
-    changes: dict[str, Any] = {}
-    if config.dropout is not None:
-        names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        changes = dict.fromkeys(names, config.dropout)
+    changes: dict[str, Any] = dropout_changes(config.dropout)
     if config.attention_dropout is not None:
         changes["attention_probs_dropout_prob"] = config.attention_dropout
     if config.objective == "causal":  # any other mask would show the model the token to predict

@@ -133,7 +133,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     for scaling in config.scalings or ("",):
         if scaling:
             changes = scaled(scaling, max(lengths), config.trained_length or trained)
-            model, *_ = open_language_model(config.model, objective, precision, changes)
+            model, *_ = open_language_model(config.model, objective, precision, **changes)
         losses = token_losses(model, tokenizer, objective, predicted, lengths, scaling)
         by_scaling[scaling] = figures(losses)
     report = {
@@ -172,11 +172,11 @@ def open_language_model(
     source: str,
     objective: ObjectiveName | None,
     precision: str,
-    changes: Mapping[str, Any] | None = None,
+    **overrides: Any,
 ) -> tuple["PretrainedLM", RoFormerTokenizer, ObjectiveName]:
     """Open a model and its tokenizer; by default the objective is the one it was trained with.
 
-    `changes`: keys of its config to replace. Raises InputError for a model that is no language
+    `overrides`: keys of its config to replace. Raises InputError for a model that is no language
     model, or has no vocabulary.
     """
     from roformer_tf.pretraining.initialization import MODELS, check_sees_both_sides
@@ -191,7 +191,6 @@ def open_language_model(
         attention = checkpoint.attention_type
         objective = objective or ("masked" if attention == "bidirectional" else "causal")
         check_sees_both_sides(attention, objective, opened.name)
-        overrides = dict(changes or {})
         if objective == "causal":
             overrides["attention_type"] = "causal"
         tokenizer = fitting_tokenizer(opened, checkpoint.config)

@@ -32,9 +32,6 @@ class MaskedTokenLoss(WeightedMeanLoss):
 
     least_weight = 1.0
 
-    def __init__(self, name: str = "masked_token_loss") -> None:
-        super().__init__(name)
-
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Cross-entropy of each slot: (B, P) float32."""
         if len(y_pred.shape) == len(y_true.shape):
@@ -42,10 +39,6 @@ class MaskedTokenLoss(WeightedMeanLoss):
         return ops.sparse_categorical_crossentropy(
             ops.cast(y_true, "int32"), ops.cast(y_pred, "float32"), from_logits=True
         )
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments, for Keras' serialization."""
-        return {"name": self.name}
 
 
 # Good steps after which the usual loss is known; it is a mean over about this number of steps.

@@ -20,13 +20,11 @@ _FLAGS = sys.getdlopenflags() if hasattr(sys, "getdlopenflags") else 0
 if hasattr(os, "RTLD_DEEPBIND"):
     sys.setdlopenflags(_FLAGS | os.RTLD_DEEPBIND)
 try:
-    import sqlite3
+    import sqlite3 as sqlite3
 finally:
     if hasattr(os, "RTLD_DEEPBIND"):
         sys.setdlopenflags(_FLAGS)
 Connection = sqlite3.Connection
-DatabaseError = sqlite3.Error
-connect = sqlite3.connect
 
 FILE = "index.sqlite"
 # Version of the tables.

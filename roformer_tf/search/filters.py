@@ -17,7 +17,7 @@ from collections.abc import Collection
 from contextlib import closing
 
 from roformer_tf.errors import InputError
-from roformer_tf.search.database import DatabaseError, connect
+from roformer_tf.search.database import sqlite3
 
 _STRING = r"""(?:"[^"]*"|'[^']*')"""
 _VALUE = rf"(?:{_STRING}|[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?(?!\w)|(?:true|false)\b)"
@@ -52,11 +52,11 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
         sql.append(part["joint"] or _comparison(part, parameters, fields))
     condition = " ".join(sql)
     # SQLite checks how comparisons are joined, and how deep they are nested.
-    with closing(connect(":memory:")) as database:
+    with closing(sqlite3.connect(":memory:")) as database:
         database.execute("CREATE TABLE documents (id, metadata)")
         try:
             database.execute(f"SELECT 1 FROM documents WHERE {condition}", parameters)
-        except DatabaseError as error:
+        except sqlite3.Error as error:
             raise InputError(f"--where {text!r} is no condition: {error}. {_EXAMPLE}") from None
     unknown = sorted(fields.difference(known)) if known is not None else []
     if unknown:

@@ -100,7 +100,7 @@ class Retriever:
     embedder: "TextEmbedder"
     hybrid: bool = False
     weight: float | None = None
-    """Of a cosine in a hybrid search; by default the index's own."""
+    """Of a cosine, which implies a hybrid search; by default the index's own."""
     reranker: Reranker | None = None
     reranked: int = 50
     """How many of the first documents the reranker orders."""
@@ -120,8 +120,9 @@ class Retriever:
     ) -> Iterator[list[Hit]]:
         """The best documents of each query, without their texts; vectors: (Q, D) of the queries."""
         wanted = top if self.reranker is None else max(top, self.reranked)
+        hybrid = self.hybrid or self.weight is not None
         all_hits = self.index.search(
-            queries, vectors, wanted, hybrid=self.hybrid, weight=self.weight, where=where
+            queries, vectors, wanted, hybrid=hybrid, weight=self.weight, where=where
         )
         for query, hits in zip(queries, all_hits, strict=True):
             yield self._reranked(query, hits)[:top]

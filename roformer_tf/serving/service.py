@@ -72,11 +72,12 @@ def _load(
 ) -> ModelRoutes:
     """Load a model, and create its routes."""
     with open_model(source) as opened:
-        gives_vectors = config.index is not None or config.pooling is not None
-        predicts = not gives_vectors and opened.is_finetuned
-        if not (gives_vectors or predicts):
-            gives_vectors = opened.has_embedding_file and not opened.generates
-    serves = "labels" if predicts else "vectors" if gives_vectors else "text"
+        if config.index is not None or config.pooling is not None:
+            serves = "vectors"
+        elif opened.is_finetuned:
+            serves = "labels"
+        else:
+            serves = "vectors" if opened.has_embedding_file and not opened.generates else "text"
     for flag, about in (("top-k", "labels"), ("attention-type", "text")):
         is_set = getattr(config, flag.replace("-", "_")) is not None
         # Of several models, another may use the flag.
@@ -84,9 +85,9 @@ def _load(
             raise InputError(
                 f"--{flag} is about {about}, but {source} serves {serves}. Omit the flag."
             )
-    if predicts:
+    if serves == "labels":
         return task_routes(load_served_task(source, name, config, part), metrics, config)
-    if gives_vectors:
+    if serves == "vectors":
         return vector_routes(load_served_vectors(source, name, config), metrics, config)
     return generation_routes(load_served_generator(source, name, config), metrics, config)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.models.rows import BATCH_SIZE
 
 # Time limit for the body of a request.
@@ -149,8 +149,8 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "workers", "batch_size", at_least=1)
-        if self.index is None and (self.hybrid or self.rerank or self.writable):
-            raise InputError("--hybrid, --rerank and --writable require --index.")
+        if self.index is None:
+            check_needed(self, "--index", "hybrid", "rerank", "writable")
         _check_names(self.model_names, len(self.model))
 
     @property

@@ -351,17 +351,16 @@ class RoFormerTokenizer:
         return token
 
 
-def find_tokenizer(
-    source: OpenedSource, config: RoFormerConfig | None = None
-) -> RoFormerTokenizer | None:
+def find_tokenizer(source: OpenedSource, config: RoFormerConfig) -> RoFormerTokenizer | None:
     """The tokenizer stored with a checkpoint's weights; None without a vocabulary.
 
-    config: that of the checkpoint; if given, `check_fits` compares the number of embeddings.
+    config: that of the checkpoint. Raises InputError as `check_fits`.
     """
-    tokenizer = RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
-    if tokenizer is not None and config is not None:
-        check_fits(tokenizer, config.vocab_size, source.name)
-        tokenizer.segments &= config.type_vocab_size > 1
+    if not has_vocabulary(source):
+        return None
+    tokenizer = RoFormerTokenizer.from_source(source)
+    check_fits(tokenizer, config.vocab_size, source.name)
+    tokenizer.segments &= config.type_vocab_size > 1
     return tokenizer
 
 

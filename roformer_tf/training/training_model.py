@@ -49,8 +49,12 @@ class WeightedMeanLoss(keras.losses.Loss):
     # A smaller sum of weights is replaced by this, as that of a batch without any.
     least_weight = 1e-7
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str | None = None) -> None:
         super().__init__(name=name, reduction="sum", dtype="float32")
+
+    def get_config(self) -> dict[str, Any]:
+        """The arguments, for Keras' serialization."""
+        return {"name": self.name}
 
     def __call__(self, y_true: Tensor, y_pred: Tensor, sample_weight: Tensor | None = None) -> Any:
         """Divide once, by the weights of the batch."""

@@ -68,7 +68,7 @@ def test_an_encoder_is_not_a_language_model(released, tmp_path):
     RoFormerEncoder.from_pretrained(released("word")).save_pretrained(tmp_path)
     (tmp_path / "vocab.txt").unlink()
     with OpenedSource(tmp_path) as source:
-        assert find_tokenizer(source) is None
+        assert find_tokenizer(source, source.checkpoint().config) is None
         checkpoint = source.checkpoint()
         assert not checkpoint.is_language_model
         assert checkpoint.transformers_class == "RoFormerModel"

@@ -13,7 +13,7 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search import retriever, writing
-from roformer_tf.search.database import FILE, SCHEMA, connect
+from roformer_tf.search.database import FILE, SCHEMA, sqlite3
 from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Reranker, Retriever, open_reranker
@@ -118,7 +118,7 @@ def test_an_index_whose_creation_was_killed_is_created(run, sim, documents, tmp_
     index = tmp_path / "index"
     index.mkdir()
     for tables in (), SCHEMA:  # an empty file, then tables without settings
-        with closing(connect(index / FILE)) as database:
+        with closing(sqlite3.connect(index / FILE)) as database:
             list(map(database.execute, tables))
         assert (
             "is no index. Make one" in run("--model", sim, "--index", index, "--queries", "甲")[2]

@@ -667,7 +667,7 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
 
 @pytest.mark.parametrize("invalid", [{"hybrid": True}, {"rerank": "pairs"}])
 def test_contradicting_flags_are_refused(invalid):
-    with pytest.raises(InputError, match="require --index"):
+    with pytest.raises(InputError, match="needs --index"):
         ServeConfig(model=("name",), **invalid)
 
 

@@ -277,7 +277,7 @@ def test_top_k_applies_only_to_models_with_labels(finetuned, released):
         ({"model": ("a", "b"), "names": ("c",)}, "models: 2, but --names: 1"),
         ({"model": ("a", "b"), "names": ("c", "d/e")}, "'d/e' cannot be the name"),
         ({"model": ("a", "b {x}")}, "cannot be the name .* Give --names"),
-        ({"model": ("a",), "writable": True}, "--writable require --index"),
+        ({"model": ("a",), "writable": True}, "--writable needs --index"),
     ],
 )
 def test_invalid_and_ambiguous_names_are_refused(settings, reason):
