@@ -138,5 +138,5 @@ def test_commands_refuse_with_exit_code_2(folders, tmp_path, capsys):
     assert main([*flags, "--labels", *LABELS]) == 2
     assert "cannot be asked for other labels" in capsys.readouterr().err
     assert main([*flags, "--template", "{}"]) == 2
-    assert "Give --labels, too." in capsys.readouterr().err
+    assert "--template needs --labels." in capsys.readouterr().err
     assert not output.exists()
