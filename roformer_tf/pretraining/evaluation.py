@@ -107,7 +107,6 @@ def evaluate(
     sizes = corpora or {}
     ends = pairwise(np.cumsum([0, *sizes.values()]).tolist())
     rows_of = {name: slice(*span) for name, span in zip(sizes, ends, strict=True)}
-    several = rows_of if len(rows_of) > 1 else {}
     return LanguageModelMetrics(
         loss=mean(losses),
         accuracy=mean(hits),
@@ -118,8 +117,8 @@ def evaluate(
         predicted="tokens" if model.model.config.attention_type == "causal" else "masked tokens",
         by_corpus={
             name: {"loss": mean(losses, rows), "accuracy": mean(hits, rows)}
-            for name, rows in several.items()
-            if weights[rows].any()
+            for name, rows in rows_of.items()
+            if len(rows_of) > 1 and weights[rows].any()
         },
     )
 

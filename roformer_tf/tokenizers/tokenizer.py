@@ -178,7 +178,8 @@ class RoFormerTokenizer:
         return lines
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.vocabulary, self.tokenization, self.lower_case, self.units)
+        settings = self.tokenization, self.lower_case, self.units, self.segments
+        return type(self), (self.vocabulary, *settings)
 
     def tokenize(self, text: str) -> list[str]:
         """Tokens without special ones: "今天天气 unaffable" → 今天 天气 un ##aff ##able."""

@@ -173,7 +173,7 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
         f"  {path}:2-11 has an empty text in 'text'",
     )
     assert summary.startswith("1 of 11 texts predicted; ")
-    assert "; device: the CPU, by " in summary
+    assert "; device: the CPU" in summary
     output = ["--output", str(tmp_path / "new.tsv")]
     assert main(["predict", *flags, "--strict", *output]) == 2
     err = capfd.readouterr().err
