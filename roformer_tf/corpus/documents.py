@@ -174,7 +174,8 @@ def read_documents(
     under the field, quotes that break the rules of csv. A file that is truncated, damaged or too
     large when unpacked counts as one bad line, and its documents before that line are used. Raises
     ReadError for a file that cannot be opened or read on. Raises InputError for a csv or Parquet
-    file without the column, a file that is one JSON array and, under `config.strict`, at the first bad line.
+    file without the column, a file that is one JSON array and, under `config.strict`, at the first
+    bad line.
     """
     for file in files:
         with file.open() as raw:

@@ -318,7 +318,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
     if wrong:
         raise InputError(
             f"--rows {config.rows} are already prepared, so these have no effect: "
-            f"{'; '.join(wrong)}. Remove them, or prepare other rows."
+            f"{'; '.join(wrong)}. Remove them, give those of the rows, or prepare other rows."
         )
     return dataclasses.replace(config, **{name: prepared[name] for name in names & prepared.keys()})
 
