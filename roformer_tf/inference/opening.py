@@ -183,7 +183,7 @@ class OpenedModel:
         config, parts = self.checkpoint.config, self.checkpoint.parts
         if "qa_outputs" in parts:
             return QuestionAnswering(
-                text_columns=QuestionAnswering.labelling.column_names[:2],
+                text_columns=QuestionAnswering.labelling.column_names[0][:2],
                 max_length=min(
                     config.max_position_embeddings, QuestionAnswering.labelling.default_max_length
                 ),

@@ -40,11 +40,11 @@ TEXTS = _folded("""
     反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
     用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
 """)
-PAIRS = _groups("""
+_PAIRS = _groups("""
     text_a text_b, text1 text2, sentence1 sentence2, sentence_a sentence_b, question1 question2,
     query1 query2, q1 q2, query title, query document, premise hypothesis, 前提 假设, 问题 相似问题,
-    文本1 文本2, 句子1 句子2, 问题1 问题2, 问句1 问句2, 文本a 文本b, 句子a 句子b, 文本一 文本二,
-    句子一 句子二, 问题一 问题二
+    查询 标题, 文本1 文本2, 句子1 句子2, 问题1 问题2, 问句1 问句2, 文本a 文本b, 句子a 句子b,
+    文本一 文本二, 句子一 句子二, 问题一 问题二
 """)
 # A text, and the name of a column with a list of texts.
 CHOICES = _groups("text choices, content candidates, question choices")
@@ -52,11 +52,17 @@ DOCUMENTS = _groups("query documents, query passages")
 TRIPLES = _groups("a b c, text_a text_b text_c")
 # Matching texts, which need no label; the last of three does not match the first.
 POSITIVES = _groups("""
-    anchor positive negative, query positive negative, text similar different, anchor positive,
-    query positive, query document, query passage, question answer, text similar, sentence passage,
-    title document, text synonyms, text synonym, 查询 文档, 问题 答案, 问题 回答, 标题 正文,
-    标题 内容, 文本 相似文本
+    anchor positive negative, query positive negative, query pos neg, text similar different,
+    anchor positive, query positive, query pos, query document, query doc, query passage,
+    question answer, text similar, sentence passage, title document, text synonyms, text synonym,
+    查询 文档, 问题 答案, 问题 回答, 标题 正文, 标题 内容, 文本 相似文本
 """)
+# Pairs with a label. Next to two names of texts, as of a title and its text, it may be that of one.
+PAIRS = _PAIRS + tuple(x for x in POSITIVES if len(x) == 2 and not {*x} <= {*TEXTS})
+# A question, its context and the answers in it.
+QUESTIONS = _groups("question context answers, question context answer, 问题 上下文 答案")
+# Names of columns that are no second text.
+REMARKS = _folded("keyword keywords author user url link 关键词 关键字 作者 用户 链接 备注")
 # Names of a column in which an example may have several labels.
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
 LABELS = SEVERAL + _folded("""
@@ -70,4 +76,4 @@ LABELS = SEVERAL + _folded("""
     是否正面 是否好评 正负面
 """)
 # Names that identify a header row. TRIPLES[0] and POSITIVES do so only as whole groups.
-KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
+KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*_PAIRS, TRIPLES[1]) for name in group)))

@@ -21,6 +21,7 @@ from roformer_tf.labelled.column_names import (
     LABELS,
     PAIRS,
     POSITIVES,
+    REMARKS,
     SEVERAL,
     TEXTS,
     TRIPLES,
@@ -41,7 +42,8 @@ BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 OTHER_SEPARATORS = ";；、|，"
 RARE_SEPARATORS = "/# "
 
-_CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+%-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
+# An id, a phone, a link, a date, a time.
+_CODE = re.compile(r"(?=.*\d|\w+://)[\w.@:/?=&+%#年月日-]+( [\d:]+)?", re.ASCII)
 _BY_CONTENT = Message("by its content")
 
 
@@ -128,6 +130,8 @@ class Profile(NamedTuple):
     """The cells are different whole numbers, such as row numbers."""
     coded: bool
     """The cells are numbers, or codes: order numbers, addresses, times, links."""
+    length: float
+    """Mean number of characters of a cell; lists count as 0."""
 
     @property
     def like_labels(self) -> bool:
@@ -153,25 +157,19 @@ def profile(values: Iterable[Any]) -> Profile:
     numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
     enough = max(1, 0.9 * len(cells))
-    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
-    are_different = len(set(numbers)) == len(numbers) > 2
     return Profile(
         filled=len(cells),
         distinct=len(set(texts)),
         numbers=len(numbers) >= enough,
-        indices=are_different and all(map(float.is_integer, numbers)),
+        # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
+        indices=len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers)),
         coded=max(len(numbers), codes) >= enough,
+        length=sum(len(cell) for cell in cells if isinstance(cell, str)) / max(1, len(cells)),
     )
 
 
 def _profiles(sample: TableSample, columns: Iterable[str]) -> dict[str, Profile]:
     return {name: profile(row.get(name) for row in sample.rows) for name in columns}
-
-
-def _rest(sample: TableSample, texts: Iterable[str]) -> list[str]:
-    """The columns except these text columns."""
-    chosen = {find_column(sample.table, name) for name in texts}
-    return [name for name in sample.table.columns if name not in chosen]
 
 
 def find_label(
@@ -181,11 +179,13 @@ def find_label(
 
     In this order: the user's; the only one except the user's texts; the one with a well-known name;
     the only one with few distinct values. `optional`: there may be none, and by their content only
-    numbers are labels, such as scores of pairs. Raises InputError if several match, or none.
+    numbers are labels, such as scores of pairs. Columns with well-known names of matching texts
+    need no label either. Raises InputError if several match, or none.
     """
     if label is not None:
         return find_column(sample.table, label), ""
-    free = _rest(sample, texts)
+    chosen = {find_column(sample.table, name) for name in texts}
+    free = [name for name in sample.table.columns if name not in chosen]
     # Next to the user's text columns, the last column left is the label, whatever its name.
     if len(free) == 1 < len(sample.table.columns) and not optional:
         return free[0], ""
@@ -214,7 +214,7 @@ def find_label(
         ]
     if len(candidates) == 1:
         return candidates[0], note
-    if optional and not candidates:
+    if not candidates and (optional or _positives(sample.table)):
         return None, ""
     raise _unclear_label(sample, candidates or free)
 
@@ -225,39 +225,51 @@ def find_texts(
     """The text columns, and a note if their content selected them.
 
     In this order: the user's; those with well-known names; the only one except the label; the only
-    one whose cells look like texts. `matching`: rows may hold matching texts, so two or three
-    columns of texts are all used, whatever their names. Raises InputError if several or none match.
+    one whose cells look like texts. Next to a well-known name, other texts may be the second of a
+    pair. `matching`: rows may hold matching texts, so two or three columns of texts are all used,
+    whatever their names. Raises InputError if several or none match.
     """
     if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
-    if matching and (groups := _positives(sample.table)):
-        if len(groups) > 1:
-            raise _unclear_texts(sample, groups)
-        return groups[0], ""
     # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
     free = tuple(
         name for name in sample.table.columns if name != label and not _are_comments(sample, name)
     )
     profiles = _profiles(sample, free)
-    like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
-    candidates, note = _named_texts(free), ""
+    candidates, note = _positives(sample.table) if matching else [], ""
+    candidates = candidates or _named_texts(free)
     if matching and not any(len(names) > 1 for names in candidates):
         several = tuple(x for x in free if profiles[x].filled and not profiles[x].coded)
         if len(several) in (2, 3):
             return several, "" if len(several) == len(free) else _BY_CONTENT
-    if len(candidates) == 1 and profiles[candidates[0][0]].numbers:
-        candidates += like_texts  # for example, 问题 may hold the numbers of questions
+    if [len(names) for names in candidates] == [1]:
+        candidates += _second_texts(profiles, candidates[0][0], len(sample.rows))
     elif not candidates and len(free) == 1:
         candidates = [free]
     elif not candidates:
-        candidates, note = like_texts, _BY_CONTENT
+        candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
     columns = tuple(chain(*names))
-    if len(names) == len(columns) == 2 and all(profiles[x].like_texts for x in columns):
+    if len(names) == len(columns) == 2 and not any(profiles[x].coded for x in columns):
         names = [*names, columns]  # they may be a pair
-    raise _unclear_texts(sample, names)
+    raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
+
+
+def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[tuple[str, ...]]:
+    """Columns with another text in nearly every row, but no names, keywords or remarks.
+
+    The first may also have numbers: those of questions in 问题.
+    """
+    # Names of people and things have fewer characters than this on average.
+    length = min(10, 2 / 3 * profiles[first].length)
+    return [
+        (name,)
+        for name, x in profiles.items()
+        if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
+        if folded(name) not in REMARKS
+    ]
 
 
 def _are_comments(sample: TableSample, column: str) -> bool:
@@ -320,46 +332,39 @@ def find_texts_to_predict(
             return names, note or (Message("by its name") if table.has_header else "")
     if columns.first_line == "example" and len(table.columns) == len(wanted):
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
-    several = len(wanted) > 1
-    candidates = [table.columns[: len(wanted)]] if several else [(n,) for n in table.columns[:4]]
-    asked = Message(", and --first-line header or --first-line example")
-    raise InputError(
-        Message(
-            "{problem}. {sample} Give {flags}{asked}.{hint}",
-            problem=_no_column(table, missing[0]),
-            sample=sample.shown(),
-            flags=either([f"--text-columns {_typed(names)}" for names in candidates]),
-            asked="" if table.has_header else asked,
-            hint=_sheet_hint(table),
-        )
-    )
+    several = [table.columns[: len(wanted)]]
+    candidates = several if len(wanted) > 1 else [(name,) for name in table.columns]
+    raise _asking(sample, _no_column(table, missing[0]), candidates, "--text-columns")
 
 
 # Messages
 
 
-def _unclear(
-    sample: TableSample, what: str, candidates: Sequence[tuple[str, ...]], flag: str
+def _asking(
+    sample: TableSample, problem: str, candidates: Sequence[tuple[str, ...]], flag: str
 ) -> InputError:
     """An error that shows the first lines and the flags to add."""
-    shown = [" ".join(names) for names in candidates] or [Message("none is left")]
     flags = [f"{flag} {_typed(names)}" for names in candidates[:4]] or [flag]
+    asked = Message(", and --first-line header if that line is one")
     return InputError(
         Message(
-            "{place}: cannot tell {what}: {shown}. {sample} Give {flags}, by name or by number "
-            "from 1.{sheet}",
-            place=sample.table.place,
-            what=what,
-            shown=either(shown),
+            "{problem}. {sample} Give {flags}, by name or by number from 1{asked}.{sheet}",
+            problem=problem,
             sample=sample.shown(),
             flags=either(flags),
+            asked="" if sample.table.has_header else asked,
             sheet=_sheet_hint(sample.table),
         )
     )
 
 
-def _unclear_texts(sample: TableSample, candidates: Sequence[tuple[str, ...]]) -> InputError:
-    return _unclear(sample, Message("which columns hold the texts"), candidates, "--text-columns")
+def _unclear(
+    sample: TableSample, what: str, candidates: Sequence[tuple[str, ...]], flag: str
+) -> InputError:
+    shown = either([" ".join(names) for names in candidates] or [Message("none is left")])
+    place = sample.table.place
+    problem = Message("{place}: cannot tell {what}: {shown}", place=place, what=what, shown=shown)
+    return _asking(sample, problem, candidates, flag)
 
 
 def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:

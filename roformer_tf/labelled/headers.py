@@ -100,9 +100,8 @@ def sample_of(table: Table) -> TableSample:
     rows = list(islice(table.rows, SAMPLE))
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
-        raise no_rows(
-            table.path, rows, Message("{path} has a header, but no example", path=table.path)
-        )
+        problem = Message("{path} has a header, but no example", path=table.path)
+        raise no_rows(table.path, rows, problem)
     return TableSample(table, cells)
 
 

@@ -38,7 +38,7 @@ from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, either
 
 
 class Layout(NamedTuple):
@@ -116,8 +116,10 @@ def find_layout(
     if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
         check_header(sample)
     for candidate in [chosen] if chosen else tasks.values():
-        usual = candidate.labelling.column_names
-        if usual and (chosen or {*usual} <= {*map(folded, table.columns)}):
+        known = candidate.labelling.column_names
+        present = [x for x in known if {*x} <= {*map(folded, table.columns)}]
+        if known and (chosen or present):
+            usual = (present or known)[0]
             texts = tuple(find_column(table, x) for x in columns.text_columns or usual[:-1])
             label = find_column(table, columns.label_column or usual[-1])
             return _table_layout(sample, columns, candidate, (texts, ""), (label, ""))
@@ -142,15 +144,23 @@ def _labels_layout(
     is_optional = chosen is not None and chosen.labelling.label_optional
     named = columns.text_columns
     label, label_note = find_label(sample, named, columns.label_column, is_optional)
-    texts, text_note = find_texts(sample, named, label, is_optional)
+    # Before the texts, whose names may be in the first line.
+    if label and columns.first_line == "auto" and not sample.table.has_header:
+        check_no_header(sample, label, separator)
+    texts, text_note = find_texts(sample, named, label, is_optional or label is None)
     selection = (texts, text_note), (label, label_note)
+    if label is None and not is_optional:
+        kinds = [x for x in tasks.values() if len(texts) in x.labelling.text_counts]
+        flags = [f"--task {x.name}" for x in kinds if x.labelling.label_optional]
+        raise InputError(
+            f"{path} has no column of labels; {', '.join(texts)} are names of matching texts. "
+            f"Give {either([*flags, '--label-column'])}."
+        )
     if label in texts:
         raise InputError(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
-    if label and columns.first_line == "auto" and not sample.table.has_header:
-        check_no_header(sample, label, separator)
     if is_optional or label is None:
         return _table_layout(sample, columns, chosen, *selection)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
@@ -195,6 +205,13 @@ def _table_layout(
         texts=_name_texts(*texts),
         labels=labels,
     )
+    if name in ("label", "labels") and any(x.startswith("p(") for x in sample.table.columns):
+        # Of a file that `predict` wrote, a model would be compared with itself.
+        predicted = Message(
+            "The columns p(…) are predictions. If {name} is one, too, give another --label-column.",
+            name=name,
+        )
+        more = _sentences(predicted, more)
     return Layout(task, texts[0], name, _with_format(report, sample.table, columns.encoding, more))
 
 

@@ -103,24 +103,23 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
             unit if str(unit).isspace() else read_text({columns.units: unit}, columns.units)
             for unit in value
         )
-        read_text({columns.units: "".join(units)}, columns.units)  # which may not be blank
+        text = read_text({columns.units: "".join(units)}, columns.units)  # which may not be blank
     else:
-        units = tuple(read_text(cells, columns.units))
+        text = read_text(cells, columns.units)
+        units = tuple(text)
     if columns.label is None:
         # The task splits a text into units later, as it did with the training texts.
-        return Example(
-            ("".join(units),), None, source_line, units if isinstance(value, list) else ()
-        )
+        return Example((text,), None, source_line, units if isinstance(value, list) else ())
     label = cells.get(columns.label)
     if label is None:
         raise BadCellError("has no label")
-    tags = _tags("".join(units), label)
+    tags = _tags(text, label)
     if len(tags) != len(units):
         raise BadCellError(f"has {len(tags)} instead of {len(units)} labels in {columns.label!r}")
     for unit, tag in zip(units, tags, strict=True):
         if problem := damage(tag) or tag_problem([unit, tag], columns.tags):
             raise BadCellError(problem)
-    return Example(("".join(units),), tags, source_line, units)
+    return Example((text,), tags, source_line, units)
 
 
 def _tags(text: str, label: Any) -> tuple[str, ...]:

@@ -142,7 +142,7 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
         request_type, sample = CHOICES_REQUEST, {"text": SAMPLE, "choices": [SAMPLE, SAMPLE]}
     elif task.labelling.column_names:
         request_type = QUESTION_REQUEST
-        sample = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
+        sample = dict.fromkeys(task.labelling.column_names[0][:columns], SAMPLE)
 
     @router.post(
         "/predict",

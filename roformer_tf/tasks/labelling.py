@@ -57,7 +57,7 @@ class Labelling(Part):
     shares_tokens: ClassVar[bool | None] = None
     """The default of --shared-tokens. None: the task does not have it."""
 
-    column_names: ClassVar[tuple[str, ...]] = ()
+    column_names: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Names of the text columns and the label column, if files of the task have fixed ones."""
 
     # Rows of a file → examples

@@ -7,6 +7,7 @@ import csv
 import gzip
 import io
 import json
+import re
 
 import openpyxl
 import pytest
@@ -431,6 +432,83 @@ def test_a_pair_is_detected_from_its_columns(write):
     report, actual = open_texts_to_predict(path, Pair(text_columns=("a", "b")), ColumnsConfig())
     assert "text in columns 句子1, 句子2 (by its name)" in report
     assert [item.texts for item in actual] == [(a, b) for a, b, _ in PAIRED]
+
+
+@pytest.mark.parametrize(
+    "header", ["question answer label", "query doc relevance", "问题 回答 标签", "查询 标题 标签"]
+)
+def test_matching_texts_with_a_label_are_a_pair(write, header):
+    layout, examples = read(write("a.tsv", as_lines(header.split(), *PAIRED)))
+    assert (layout.task.name, " ".join(layout.text_columns)) == ("pair", header.rpartition(" ")[0])
+    assert examples == [((a, b), label) for a, b, label in PAIRED]
+
+
+@pytest.mark.parametrize("header", ["query candidate score", "text text2 label", "评论 回复 标签"])
+@pytest.mark.parametrize("repeated", [False, True])
+def test_a_second_text_of_unknown_name_is_not_dropped(write, header, repeated):
+    rows = [("多少钱一晚" if repeated else a, b, label) for a, b, label in PAIRED]
+    path, names = write("a.tsv", as_lines(header.split(), *rows)), header.split()[:2]
+    with pytest.raises(InputError, match=f"--text-columns {' '.join(names)}, by name"):
+        read(path)
+    assert read(path, text_columns=names)[0].task.name == "pair"
+    assert len(read(path, text_columns=names[:1])[1]) == len(PAIRED)
+
+
+@pytest.mark.parametrize(
+    ("name", "cells"),
+    [
+        ("买家", "王明 李小红 张三 赵四 钱多多"),
+        ("日期", "2024年5月1日 2024年5月2日 2024年5月3日 2024年5月4日 2024年5月5日"),
+        ("图片", "https://x.cn/a https://x.cn/b https://x.cn/c https://x.cn/d https://x.cn/e"),
+        ("关键词", "酒店,很干净,下次还来 早餐,丰富,好吃 前台,热情 性价比,高 床,舒服"),
+        ("商家答复", "谢谢您的好评欢迎下次再来 - - - 谢谢您的好评"),
+        ("种", "连锁经济型酒店 连锁经济型酒店 独立经营的民宿 独立经营的民宿 连锁经济型酒店"),
+    ],
+)
+def test_other_columns_are_no_second_text(write, name, cells):
+    cells = ["" if cell == "-" else cell for cell in cells.split()]
+    rows = [(a, cell, y) for (a, _, y), cell in zip(PAIRED, cells, strict=True)]
+    layout, _ = read(write("a.tsv", as_lines(("评论", name, "标签"), *rows)))
+    assert layout.text_columns == ("评论",)
+
+
+@pytest.mark.parametrize("columns", ["query document", "query pos neg", "text similar"])
+@pytest.mark.parametrize("task", [None, "pair"])
+def test_matching_texts_without_a_label_need_a_task(write, columns, task):
+    first, *rest = columns.split()
+    rows = [{first: a} | {name: [f"{a}{name}"] for name in rest} for a in GOOD]
+    path = write("a.jsonl", "\n".join(map(json.dumps, rows)))
+    with pytest.raises(InputError, match="has no column of labels") as error:
+        read(path, task)
+    advice = re.findall(r"--task (\w+)", str(error.value))
+    assert advice == (["embedding"] if len(rest) > 1 else ["reranking", "embedding", "paraphrase"])
+    assert read(path, "embedding")[0].text_columns == (first, *rest)
+
+
+@pytest.mark.parametrize("columns", ["question context answer", "问题 上下文 答案"])
+def test_a_question_may_have_a_single_answer(write, columns):
+    rows = [(f"第{i}条说什么？", a, a[:2]) for i, a in enumerate(GOOD)]
+    layout, examples = read(write("a.tsv", as_lines(columns.split(), *rows, *rows)))
+    assert layout.task.name == "question-answering"
+    assert examples[0] == (rows[0][:2], ((rows[0][2], 0),))
+
+
+@pytest.mark.parametrize("last", ["y", "1.5"])
+def test_unknown_names_are_asked_about_first(write, last):
+    path = write("a.tsv", as_lines(("s1", "s2", last), *PAIRED))
+    with pytest.raises(InputError, match="--first-line header"):
+        read(path)
+    config = {"text_columns": ("1", "2"), "first_line": "header"}
+    assert len(read(path, **config)[1]) == len(PAIRED)
+
+
+def test_labels_that_predict_wrote_are_reported(write):
+    head = ("text", "label", "p(0)", "p(1)")
+    path = write("a.tsv", as_lines(head, *((a, b, "0.4", "0.6") for a, b in ROWS)))
+    assert "If label is one, too, give another --label-column." in read(path)[0].report
+    gold = [(*head, "gold"), *((a, b, "0.4", "0.6", b) for a, b in ROWS)]
+    layout, _ = read(write("b.tsv", as_lines(*gold)), label_column="gold")
+    assert "predictions" not in layout.report
 
 
 OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"

@@ -15,6 +15,7 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import find_cell, is_missing, read_text
+from roformer_tf.labelled.column_names import QUESTIONS
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.questions import (
@@ -98,7 +99,7 @@ class QuestionLabelling(Labelling):
     shares_tokens: ClassVar[bool | None] = True
     fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
     span_name: ClassVar[str] = Message("answers")
-    column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
+    column_names: ClassVar[tuple[tuple[str, ...], ...]] = QUESTIONS
 
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
