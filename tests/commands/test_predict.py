@@ -380,7 +380,7 @@ def test_ambiguous_columns_can_be_named(finetuned, tmp_path, capfd):
     flags = ["predict", "--model", str(finetuned("classification")), "--with-text"]
     flags += ["--input", str(tmp_path / "x.csv")]
     assert main(flags) == 2
-    assert "Give --text-columns 标题 or --text-columns 内容." in capfd.readouterr().err
+    assert "Give --text-columns 标题 or --text-columns 内容, by name" in capfd.readouterr().err
     assert main([*flags, "--text-columns", "内容"]) == 0
     out, err = capfd.readouterr()
     assert [line.split("\t")[0] for line in out.splitlines()] == ["text", "天气很好", "去公园"]
