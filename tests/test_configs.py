@@ -10,6 +10,7 @@ import yaml
 from roformer_tf import cli
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.files import RECIPES, find_recipe
+from roformer_tf.pretraining.settings import PretrainConfig
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
@@ -134,6 +135,16 @@ def test_a_recipe_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
     assert (model.config.attention_type == "causal") == causal
     assert model.config.is_v2 == (name == "v2")
     assert model.tokenizer.tokenization == recipe.get("tokenization", "word")
+
+
+def test_steps_and_stages_replace_each_other_in_a_recipe(parsed):
+    words = ["--corpus", "x.txt", "--output", "run"]
+    stages = ["length=128 steps=10", "length=512 steps=20"]
+    config = parsed("pretrain", "--config", "small", *words, "--stages", *stages)
+    assert config.stages == tuple(stages)
+    assert config.steps == PretrainConfig.steps
+    config = parsed("pretrain", "--config", "paper", *words, "--steps", "100")
+    assert (config.stages, config.steps) == ((), 100)
 
 
 def test_v2_is_the_architecture_of_the_release():

@@ -221,10 +221,12 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
     The method of a new run is "full" if a setting of the training is given: see `is_open`.
     Raises InputError for such a setting next to the method "vectors".
     """
-    if config.method == "vectors" and (flags := training_flags(config)):
+    # A run's settings.yaml has numbers in place of these two.
+    unused = [x for x in training_flags(config) if x not in ("--epochs", "--learning-rate")]
+    if config.method == "vectors" and unused:
         raise InputError(
             f"--method vectors trains no weights of the encoder, so it does not use "
-            f"{', '.join(flags)}. Omit that, or give --method full."
+            f"{', '.join(unused)}. Omit that, or give --method full."
         )
     started = settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"

@@ -41,9 +41,14 @@ class TextFileConfig:
         """The same settings for files of examples."""
         return ColumnsConfig(**vars(self))
 
-    def opened(self, path: str, task: Any) -> TextsToPredict:
-        """The texts of a file. Raises InputError for settings of columns that it does not have."""
+    def opened(self, path: str, task: Any, one_of_several: bool = False) -> TextsToPredict:
+        """The texts of a file. Raises InputError for settings of columns that it does not have.
+
+        `one_of_several`: these settings may be for another file of the command.
+        """
         to_predict = open_texts_to_predict(path, task, self.columns())
+        if one_of_several:
+            return to_predict
         # Of several texts in a line, --text-columns are the names.
         named = self.text_columns and len(task.text_columns) == 1
         if not to_predict.report and (named or self.first_line != "auto" or self.sheet):
@@ -118,12 +123,14 @@ def checked_texts(
     config: TextFileConfig,
     columns: tuple[str, ...] = ("text",),
     make: Callable[[list[str]], Any] = lambda texts: texts[0],
+    one_of_several: bool = False,
 ) -> AbstractContextManager[CheckedRows[Any]]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
-    make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
+    make: what a row of several texts becomes. Raises InputError as `checked_rows` does, and as
+    `TextFileConfig.opened`.
     """
-    to_predict = config.opened(path, Texts(text_columns=columns))
+    to_predict = config.opened(path, Texts(text_columns=columns), one_of_several)
     rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
 

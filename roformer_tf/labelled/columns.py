@@ -451,17 +451,19 @@ class LabelSample:
         parts = {stripped(part) for text in texts for part in text.split(separator)}
         return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
 
-    def check_separator(self, path: str | Path) -> None:
+    def check_separator(self, path: str | Path, are_several: bool) -> None:
         """Raise InputError if another separator than the default one is between the labels.
 
-        And where a list does not name the labels, but has 0 or 1 for each.
+        And where a list does not name the labels, but has 0 or 1 for each. `are_several`: whether
+        an example may have several labels, by the task that is chosen or guessed.
         """
         if len(self.texts) != 1:
             return
         lists = [[str(x).strip() for x in listed(y, self.separator)] for y in self.labels]
         are_texts = all(isinstance(parsed(value), str) for value in self.labels)
         if are_texts and self.separator == ",":
-            self._check_other_signs(path, {*chain(*lists)})
+            signs = OTHER_SEPARATORS + (RARE_SEPARATORS if are_several else "")
+            self._check_other_signs(path, {*chain(*lists)}, signs)
         repeated = next((x for x in lists if len(x) > len(set(x))), [])
         if repeated and set(chain(*lists)) <= BITS:
             raise InputError(
@@ -469,15 +471,15 @@ class LabelSample:
                 "names of the labels that are 1, such as price,service."
             )
 
-    def _check_other_signs(self, path: str | Path, labels: set[str]) -> None:
+    def _check_other_signs(self, path: str | Path, labels: set[str], signs: str) -> None:
         """Raise InputError if some of the labels between commas are several with another sign."""
         usual = "" if self._separated_by(",") else OTHER_SEPARATORS
-        for sign in OTHER_SEPARATORS + RARE_SEPARATORS:
+        for sign in signs:
             # Even in a single cell, a sign between labels of other cells separates them.
             several = any(sign in x and {*map(stripped, x.split(sign))} <= labels for x in labels)
             if several or (sign in usual and self._separated_by(sign)):
                 raise InputError(
                     f"{path}: {sign!r} is between labels. Write one separator in all rows, and "
-                    f"give --label-separator {shlex.quote(sign)} if it is this one, or a sign that "
-                    "no label has if these are single labels."
+                    f"give --label-separator {shlex.quote(sign)} if it is this one, or --task "
+                    "classification if these are single labels."
                 )

@@ -166,8 +166,9 @@ def _labels_layout(
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
-    if chosen is None or selected.labelling.separates_labels:
-        candidates.check_separator(path)
+    are_several = selected.labelling.separates_labels
+    if chosen is None or are_several:
+        candidates.check_separator(path, are_several)
     spellings = _note_spellings(selected, labels, separator)
     return _table_layout(sample, columns, selected, *selection, why, spellings)
 

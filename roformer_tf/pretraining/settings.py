@@ -209,6 +209,8 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     alternatives: ClassVar[dict[str, tuple[str, ...]]] = {
         "vocab": ("vocab-size",),
         "init-from": ("architecture", "embeddings", "vocab-size"),
+        "stages": ("steps",),
+        "steps": ("stages", "one-schedule"),
     }
     """Flags, and the keys of a recipe that each replaces."""
 

@@ -174,10 +174,10 @@ def _queries(config: SearchConfig) -> Sequence[str]:
     """The queries: those of the command line, or those of the file that it names."""
     if len(config.queries) != 1 or not _is_file(config.queries[0]):
         return config.queries
-    reading = config.reading
-    if config.documents is not None:  # these settings are for the documents, if both are files
-        reading = replace(reading, text_columns=(), first_line="auto", sheet=None)
-    with checked_texts(config.queries[0], reading) as texts:
+    # --text-columns is for the documents, if both are files.
+    both = config.documents is not None
+    reading = replace(config.reading, text_columns=()) if both else config.reading
+    with checked_texts(config.queries[0], reading, one_of_several=both) as texts:
         return list(texts)
 
 

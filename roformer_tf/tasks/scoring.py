@@ -97,7 +97,7 @@ class Metrics(Part):
         missing = [kind for kind, number in self.count_kinds(gold).items() if not number]
         no_example = Message("there is no example of {labels}", labels=missing)
         # Nothing correlates with a constant.
-        is_constant = len(set(gold)) == 1 if gold and isinstance(gold[0], float) else False
+        is_constant = bool(gold) and isinstance(gold[0], float) and len(set(gold)) == 1
         is_empty = not any(map(self.items, gold))
         reasons = {
             "every label": no_example if missing else metrics.SAME_LABELS if is_constant else None,

@@ -244,7 +244,12 @@ TABLES = {
                 slow=True,
             ),
             Row("--ema 0.5", "run/model/model.safetensors"),
-            Row("--method vectors", "run/model/model.safetensors"),
+            Row(
+                "--method vectors",
+                "run/model/model.safetensors",
+                base=FINETUNE.removesuffix(TRAINING_FLAGS),
+                without=TRAINING_FLAGS,
+            ),
             Row(
                 "--pattern {{text}}{{label}}",
                 "exit",

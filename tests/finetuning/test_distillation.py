@@ -212,7 +212,9 @@ def test_a_mismatched_teacher_is_rejected(teacher, message):
 
 
 def test_unlabelled_texts_require_a_teacher_or_adaptation():
-    with pytest.raises(InputError, match="or for --teacher"):
+    with pytest.raises(
+        InputError, match="--unlabelled needs --adapt yes, --adapt auto or --teacher"
+    ):
         FinetuneConfig(train="", output="", unlabelled=("more.txt",))
     FinetuneConfig(train="", output="", unlabelled=("more.txt",), loss=LossConfig(teacher="folder"))
 

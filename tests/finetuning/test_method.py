@@ -163,15 +163,17 @@ def test_method_auto_is_kept_for_few_examples(settings, per_label, task, want):
 @pytest.mark.parametrize(
     ("settings", "flags"),
     [
-        ({"epochs": 7, "seeds": 2}, "--epochs, --seeds"),
-        ({"optimizer": FinetuneOptimizerConfig(learning_rate=9e-3)}, "--learning-rate"),
+        ({"batch_size": 7, "seeds": 2}, "--batch-size, --seeds"),
+        ({"optimizer": FinetuneOptimizerConfig(ema=0.9)}, "--ema"),
         ({"loss": LossConfig(class_weights="balanced", fgm=0.5)}, "--class-weights, --fgm"),
     ],
 )
 def test_settings_without_effect_on_a_head_are_refused(settings, flags):
     with pytest.raises(InputError, match=f"does not use {flags}\\. Omit"):
         settle_auto(config_of(method="vectors", **settings))
-    assert settle_auto(config_of(method="vectors", folds=3)).method == "vectors"
+    rate = FinetuneOptimizerConfig(learning_rate=1e-3)  # as settings.yaml of a run has it
+    config = config_of(method="vectors", folds=3, epochs=10, optimizer=rate)
+    assert settle_auto(config).method == "vectors"
 
 
 def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):

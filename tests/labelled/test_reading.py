@@ -598,6 +598,15 @@ def test_a_sign_between_labels_of_other_rows_is_noticed_in_one_row(write, sign, 
         read(path, "multilabel")
 
 
+@pytest.mark.parametrize("label", ["C/C++", "not sure", "体育/足球"])
+def test_single_labels_may_have_a_slash_or_a_space(write, label):
+    parts = label.replace("/", " ").split()
+    rows = [(f"x{i}", [*parts, label][i % 3]) for i in range(30)]
+    layout, examples = read(write("a.tsv", lines(("text", "label"), *rows)))
+    assert layout.task.name == "classification"
+    assert examples[2][1] == label
+
+
 def test_a_punctuation_mark_in_a_label_is_not_a_separator(write):
     lists = [["金融、保险"], ["金融"], ["保险"]]
     assert read(write("a.jsonl", as_jsonl([("x", label) for label in lists])))[1][0][1]

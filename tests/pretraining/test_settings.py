@@ -57,7 +57,7 @@ def test_contradicting_preparation_flags_are_refused(
     result = result.removesuffix(", but they")
     assert f"--rows {pretrained / 'rows'} are already prepared, so these have no effect: " in err
     assert result in err
-    assert "Remove them, or prepare other rows." in err
+    assert "Remove them, give those of the rows, or prepare other rows." in err
     assert list(tmp_path.iterdir()) == []
 
 

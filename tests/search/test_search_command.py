@@ -318,6 +318,19 @@ def test_columns_of_documents_and_queries_may_differ(run, sim, tmp_path):
     assert [(row[0], row[3]) for row in actual[1:]] == [("怎么打印", "打印 选择文件菜单。")]
 
 
+@pytest.mark.parametrize("name", ["documents.tsv", "documents.txt"])
+def test_queries_and_documents_may_have_no_header(name, run, sim, tmp_path):
+    documents, queries = tmp_path / name, tmp_path / "queries.tsv"
+    cells = "\t1" if name.endswith("tsv") else ""
+    documents.write_text("".join(f"{x}{cells}\n" for x in ("打印文件", "公园")), "utf-8")
+    queries.write_text("怎么打印\t1\n去哪里\t2\n", "utf-8")
+    files = ("--documents", documents, "--queries", queries, "--first-line", "example")
+    columns = ("--text-columns", "1") if cells else ()
+    code, actual, err = run("--model", sim, *files, *columns, "--top", 1)
+    assert code == 0, err
+    assert [row[0] for row in actual[1:]] == ["怎么打印", "去哪里"]
+
+
 def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)

@@ -279,7 +279,8 @@ class Embedding(Retrieval):
         data = data_of(examples)
         has_scores = data == "scores"
         scores = {example.label for example in examples} if has_scores else set()
-        if data == task.data and scores <= {*task.levels}:
+        has_more_levels = len(scores) == 2 < len(task.levels)  # of these two there is a ROC AUC
+        if data == task.data and scores <= {*task.levels} and not has_more_levels:
             return cast(Task, task)
         # The learned settings stay, such as the threshold, which two scores of training gave.
         levels = few_levels(examples) if has_scores else ()

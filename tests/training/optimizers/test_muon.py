@@ -72,9 +72,8 @@ def test_muon_updates_kernels_and_adamw_the_rest(model):
     for algorithm in ("adamw", "muon"):
         for v, value in zip(variables, start, strict=True):
             v.assign(value)
-        config = OptimizerConfig(
-            algorithm, muon_learning_rate_scale=3.0, learning_rate=0.01, warmup=0.0
-        )
+        own = {"muon_learning_rate_scale": 3.0} if algorithm == "muon" else {}
+        config = OptimizerConfig(algorithm, learning_rate=0.01, warmup=0.0, **own)
         optimizer = make_optimizer(config, variables, LONG)
         for step in gradients:
             optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in step])
