@@ -22,6 +22,7 @@ from roformer_tf.inference.prediction_files import (
 from roformer_tf.inference.text_files import TextFileConfig, no_text, report
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import is_stdin
@@ -108,7 +109,7 @@ def predict_file(config: PredictConfig) -> None:
     if config.labels:
         finetuned = finetuned.with_task(finetuned.task.with_labels(config.labels, config.template))
     task = finetuned.task.decoding.with_top_k(config.top_k)
-    to_predict = config.reading.opened(config.input, task)
+    to_predict = open_texts_to_predict(config.input, task, config.reading.columns())
     rows = _all_good(to_predict.examples, config) if config.strict else to_predict.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written

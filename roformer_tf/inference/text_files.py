@@ -15,7 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, SkippedRows
 from roformer_tf.labelled.headers import FirstLine
-from roformer_tf.labelled.reading import TextsToPredict, open_texts_to_predict
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -40,24 +40,6 @@ class TextFileConfig:
     def columns(self) -> ColumnsConfig:
         """The same settings for files of examples."""
         return ColumnsConfig(**vars(self))
-
-    def opened(self, path: str, task: Any, one_of_several: bool = False) -> TextsToPredict:
-        """The texts of a file. Raises InputError for settings of columns that it does not have.
-
-        `one_of_several`: these settings may be for another file of the command.
-        """
-        to_predict = open_texts_to_predict(path, task, self.columns())
-        if one_of_several:
-            return to_predict
-        # Of several texts in a line, --text-columns are the names.
-        named = self.text_columns and len(task.text_columns) == 1
-        if not to_predict.report and (named or self.first_line != "auto" or self.sheet):
-            name = "stdin" if is_stdin(path) else path
-            raise InputError(
-                f"{name} has one text in each line, but --text-columns, --first-line and --sheet "
-                "are for files with columns. Remove them, or give such a file."
-            )
-        return to_predict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +105,12 @@ def checked_texts(
     config: TextFileConfig,
     columns: tuple[str, ...] = ("text",),
     make: Callable[[list[str]], Any] = lambda texts: texts[0],
-    one_of_several: bool = False,
 ) -> AbstractContextManager[CheckedRows[Any]]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
-    make: what a row of several texts becomes. Raises InputError as `checked_rows` does, and as
-    `TextFileConfig.opened`.
+    make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
-    to_predict = config.opened(path, Texts(text_columns=columns), one_of_several)
+    to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
     rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
 

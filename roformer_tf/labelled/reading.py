@@ -411,6 +411,11 @@ def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
     texts, note = task.text_columns, ""
     if kind == "txt" and not _has_columns(path, task, columns):
+        if columns.text_columns and len(texts) == 1:  # several texts in a line have these names
+            raise InputError(
+                f"{'stdin' if is_stdin(path) else path} has one text in each line, but "
+                "--text-columns is for files with columns. Remove it, or give such a file."
+            )
         examples = plain_examples(path, task, columns.encoding)
     else:
         if kind != "conll":

@@ -177,7 +177,7 @@ def _queries(config: SearchConfig) -> Sequence[str]:
     # --text-columns is for the documents, if both are files.
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
-    with checked_texts(config.queries[0], reading, one_of_several=both) as texts:
+    with checked_texts(config.queries[0], reading) as texts:
         return list(texts)
 
 

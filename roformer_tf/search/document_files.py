@@ -69,8 +69,7 @@ def checked_documents(
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         if id_column is not None:
             raise InputError(f"--id-column {id_column}: {path} is a text file without columns.")
-        join = " ".join
-        return checked_texts(path, config, names, lambda x: Document(join(x)), one_of_several=True)
+        return checked_texts(path, config, names, lambda texts: Document(" ".join(texts)))
 
     texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
     ids = _find_ids(columns.open(path, names), texts, id_column)

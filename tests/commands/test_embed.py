@@ -119,7 +119,6 @@ def test_rows_without_a_text_are_refused_before_anything_is_written(
     ("flags", "message"),
     [
         (["--output", "x.npy", "--text-columns", "text"], "texts.txt has one text in each line"),
-        (["--output", "x.npy", "--first-line", "header"], "texts.txt has one text in each line"),
         (["--output", "x.txt"], "x.txt has an unknown format"),
         ([], "--output must be given"),
         (
