@@ -333,22 +333,22 @@ class OpenedModel:
 
 @contextmanager
 def open_model(
-    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **more: Any
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **fields: Any
 ) -> Iterator[OpenedModel]:
     """Open a model: a registry name, a zip, or a folder; fine-tuned, exported or neither.
 
-    A context, in which arrays can be read. more: fields of `OpenedModel`. Raises InputError for
+    A context, in which arrays can be read. fields: others of `OpenedModel`. Raises InputError for
     what is no source.
     """
     with OpenedSource(source) as files:
-        yield OpenedModel(files, engine, precision, **more)
+        yield OpenedModel(files, engine, precision, **fields)
 
 
 def open_finetuned(
-    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **more: Any
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **fields: Any
 ) -> Finetuned:
     """`OpenedModel.finetuned` of a source that nothing else is read from; as `open_model`."""
-    with open_model(source, engine, precision, **more) as opened:
+    with open_model(source, engine, precision, **fields) as opened:
         return opened.finetuned()
 
 

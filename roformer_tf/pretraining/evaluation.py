@@ -101,8 +101,8 @@ def evaluate(
     hits = (outputs["likeliest"] == outputs["labels"]) * weights
     most = length_bucket(outputs["document_lengths"])
 
-    def mean(sums: np.ndarray, of: Any = ...) -> float:
-        return float(sums[of].sum() / weights[of].sum())
+    def mean(sums: np.ndarray, part: Any = ...) -> float:  # an index; by default all
+        return float(sums[part].sum() / weights[part].sum())
 
     sizes = corpora or {}
     ends = pairwise(np.cumsum([0, *sizes.values()]).tolist())
