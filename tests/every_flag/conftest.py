@@ -135,7 +135,7 @@ def inputs(tmp_path_factory, released):
     write("big5", "big5.tsv", _lines([("text",), ("a 天氣很好",), ("b 我們學習",)]), "big5")
     labels = ["好", "坏", "平", "好", "坏"]
     rows = [
-        ("text", "label", "另", "类"),
+        ("text", "label", "备注", "类"),
         *zip(TEXTS, labels, [*MORE, "去", "好"], labels[::-1], strict=True),
     ]
     write("labelled", "labelled.tsv", _lines(rows))
@@ -206,7 +206,7 @@ def inputs(tmp_path_factory, released):
 
     marks = ["北京", "上海", "上海"]
     texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(18)]
-    head = ("text", "label", "另", "类")
+    head = ("text", "label", "备注", "类")
     examples = [
         (text, "0" if "北京" in text else "1", text[::-1], "01"[i % 2])
         for i, text in enumerate(texts)

@@ -172,7 +172,7 @@ TABLES = {
             Row("--model {other_classifier}", "figures.json"),
             Row("--data {more_labelled}", "figures.json"),
             Row("--output {out}/other.json", "other.json"),
-            Row("--text-columns 另", "figures.json", base=EVALUATE),
+            Row("--text-columns 备注", "figures.json", base=EVALUATE),
             Row("--label-column 类", "figures.json"),
             Row(
                 "--first-line example",

@@ -247,8 +247,8 @@ TABLES = {
             Row(
                 "--method vectors",
                 "run/model/model.safetensors",
-                base=FINETUNE.removesuffix(TRAINING_FLAGS),
-                without=TRAINING_FLAGS,
+                base=f"{FINETUNE.removesuffix(TRAINING_FLAGS)} --precision float32",
+                without="--method full",
             ),
             Row(
                 "--pattern {{text}}{{label}}",
@@ -308,7 +308,7 @@ TABLES = {
             Row("--valid-share 0.3", METRICS),
             Row("--test-share 0.3", METRICS),
             Row("--task regression", METRICS, slow=True),
-            Row("--text-columns 另", METRICS, slow=True),
+            Row("--text-columns 备注", METRICS, slow=True),
             Row("--label-column 类", METRICS, slow=True),
             Row(
                 "--first-line header",
