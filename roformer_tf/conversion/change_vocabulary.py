@@ -122,8 +122,7 @@ def keep_tokens(
 def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
-    lower_case, units, segments = tokenizer.lower_case, tokenizer.units, tokenizer.segments
-    smaller = RoFormerTokenizer(vocabulary, "char", lower_case, units, segments)
+    smaller = tokenizer.replaced(vocabulary=vocabulary, tokenization="char")
     return Changed(keep_tokens(checkpoint, ids), smaller)
 
 
@@ -148,8 +147,7 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
             )
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
-    lower_case, units, segments = tokenizer.lower_case, tokenizer.units, tokenizer.segments
-    larger = RoFormerTokenizer(vocabulary, tokenizer.tokenization, lower_case, units, segments)
+    larger = tokenizer.replaced(vocabulary=vocabulary)
     return Changed(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,

@@ -88,7 +88,7 @@ def _of_task(opened: OpenedModel, to: Format) -> Exportable:
     task = finetuned.task.decoding.with_weights(model)
     outputs = partial(task_outputs, model, task)
     network = opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
-    tokenizer = finetuned.tokenizer.with_units(task.units)
+    tokenizer = finetuned.tokenizer.replaced(units=task.units)
     # The logits of a graph with transformers' outputs have the scale of the labels.
     settings = replace(task, mean=0.0, deviation=1.0) if to in STANDARD else task
     architecture = model.architecture
@@ -115,6 +115,6 @@ def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
         return {"vectors": ops.normalize(embedder.pooled(inputs)[:, :dimensions], axis=-1)}
 
     settings = replace(embedder.config, fingerprint=embedder.fingerprint)
-    tokenizer = embedder.tokenizer.with_units(None)
+    tokenizer = embedder.tokenizer.replaced(units=None)
     network = opened.vector_network(settings.pooling, "vectors", dimensions=dimensions)
     return Exportable(opened, model, outputs, network, tokenizer, settings, "RoFormerModel")

@@ -125,7 +125,7 @@ class LabelledDataset:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""
         model.config = self.task.decoding.described_in(model.config)
         if model.tokenizer is not None:
-            model.tokenizer = model.tokenizer.with_units(self.task.units)
+            model.tokenizer = model.tokenizer.replaced(units=self.task.units)
         model.save_pretrained(folder, max_length=self.task.max_length)
         self.task.save(folder)
         remove(Path(folder) / LEXICAL_FILE)  # of a model that was in the folder before

@@ -26,10 +26,10 @@ METHOD = "method.json"
 MOST = 64
 # Mean number of examples of a label below which "auto" does not try to train all weights.
 FEW = 8
-# Settings of a training of all weights: a user who gives one of them wants such a training. They
-# have no effect on a head alone.
-TRAINING = ("epochs", "batch_size", "dropout", "patience", "seeds", "sweep")  # and nested ones
-# The same wish, but they have an effect on a head, too.
+# Settings of a training of all weights, besides those of optimizer and loss. A user who gives one
+# wants such a training: they have no effect on a head alone.
+TRAINING = ("epochs", "batch_size", "dropout", "patience", "seeds", "sweep")
+# A user who gives one of these wants such a training, too, but they have an effect on a head.
 OF_BOTH = ("folds", "adapt", "from_scratch")
 
 

@@ -49,7 +49,7 @@ class InitialState:
         # The checkpoint's weights come last: where both have a weight, it is the learned one.
         for name, array in {**task.objective.first_weights(), **self.weights}.items():
             variables[name].assign(array)
-        model.tokenizer = self.tokenizer.with_units(task.units)
+        model.tokenizer = self.tokenizer.replaced(units=task.units)
         return model
 
 

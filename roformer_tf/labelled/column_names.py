@@ -57,7 +57,7 @@ POSITIVES = _groups("""
     question answer, text similar, sentence passage, title document, text synonyms, text synonym,
     查询 文档, 问题 答案, 问题 回答, 标题 正文, 标题 内容, 文本 相似文本
 """)
-# Pairs with a label. Next to two names of texts, as of a title and its text, it may be that of one.
+# Pairs where there is a label. A title and its text are none: the label may be that of the text.
 PAIRS = _PAIRS + tuple(x for x in POSITIVES if len(x) == 2 and not {*x} <= {*TEXTS})
 # A question, its context and the answers in it.
 QUESTIONS = _groups("question context answers, question context answer, 问题 上下文 答案")

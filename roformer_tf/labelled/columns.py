@@ -38,7 +38,7 @@ FEW_LABELS = 50
 # Whether an example has a label, where each label has a column or an element of a list.
 BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 
-# Separators between labels, besides the default one; and signs that are so in few files.
+# Separators between labels, besides the default one; and signs that separate them in few files.
 OTHER_SEPARATORS = ";；、|，"
 RARE_SEPARATORS = "/# "
 

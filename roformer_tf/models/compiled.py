@@ -35,13 +35,14 @@ class Compiled:
 
     def kept(self, model: keras.Model, name: Any, make: Callable[[], Any]) -> Any:
         """The value of this name, made again if a layer has changed, as by `enable_lora`."""
-        structure = _structure(model)
+        structure, values = _structure(model), self.values
         if not _same(structure, self.structure):
-            self.values.clear()
+            # New, and not cleared: another thread may be about to return its value.
+            values = self.values = {}
             self.structure = structure
-        if name not in self.values:
-            self.values[name] = make()
-        return self.values[name]
+        if name not in values:
+            values[name] = make()
+        return values[name]
 
     def function(
         self, model: keras.Model, inputs: Mapping[str, Any], settings: Mapping[str, Any]

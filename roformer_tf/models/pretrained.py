@@ -187,7 +187,7 @@ class PretrainedModel(keras.Model):
             # A model for another task that is read from a tagging model's folder has no units.
             units = self.tokenizer.units if self.takes_units else None
             positions = self.config.max_position_embeddings
-            self.tokenizer.with_units(units).save_pretrained(
+            self.tokenizer.replaced(units=units).save_pretrained(
                 folder,
                 max_length=min(max_length or positions, positions),
                 causal=self.architecture == huggingface.CAUSAL,

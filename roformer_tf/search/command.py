@@ -143,8 +143,15 @@ def search(config: SearchConfig) -> None:
         index.manifest.check_model(folder, embedder)
         if config.where is not None:
             parse_filter(config.where, index.fields)  # before the header of the output
-        how = config.hybrid, config.hybrid_weight, reranker, config.rerank_top
-        retriever = Retriever(index, embedder, *how, vectors.batch_size)
+        retriever = Retriever(
+            index,
+            embedder,
+            config.hybrid,
+            config.hybrid_weight,
+            reranker,
+            config.rerank_top,
+            vectors.batch_size,
+        )
         _search(retriever, queries, config)
 
 

@@ -4,7 +4,6 @@ import logging
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import copy
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, get_args
@@ -122,11 +121,10 @@ class RoFormerTokenizer:
         units, segments = recorded.get("units"), gives_segments(recorded)
         return cls(vocabulary, tokenization, lower_case, units, segments)
 
-    def with_units(self, units: Units | None) -> "RoFormerTokenizer":
-        """The same tokenizer for a model that tokenizes these units separately, or none."""
-        changed = copy(self)
-        changed.units = units
-        return changed
+    def replaced(self, **changes: Any) -> "RoFormerTokenizer":
+        """A tokenizer with the same settings except the changed ones, such as `units`."""
+        names = ("vocabulary", "tokenization", "lower_case", "units", "segments")
+        return type(self)(**{name: getattr(self, name) for name in names} | changes)
 
     def save_pretrained(
         self, folder: str | Path, *, max_length: int | None = None, causal: bool = False

@@ -122,7 +122,7 @@ def with_rows(checkpoint, rows):
 @pytest.mark.parametrize("units", ["characters", "words"])
 def test_the_units_of_a_tagger_are_kept(units, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer("char")
-    tokenizer = tokenizer.with_units(units)
+    tokenizer = tokenizer.replaced(units=units)
     assert simplify(checkpoint, tokenizer).tokenizer.units == units
     assert extend(checkpoint, tokenizer, ["中a"]).tokenizer.units == units
 

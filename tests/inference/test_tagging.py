@@ -75,7 +75,7 @@ def folders(finetuned, tmp_path_factory):
         for name, variable in model.named_variables().items():
             if name.startswith("crf/"):
                 variable.assign(rng.normal(size=variable.shape))
-        model.tokenizer = encoder.tokenizer.with_units("characters")
+        model.tokenizer = encoder.tokenizer.replaced(units="characters")
         folder = tmp_path_factory.mktemp("tags") / "model"
         model.save_pretrained(folder)
         dataclasses.replace(TASK, crf=crf).save(folder)

@@ -96,7 +96,7 @@ def test_units_are_saved_and_pickled(tmp_path):
         ours = save_tokenizer(tmp_path, "word", True, units)
         assert RoFormerTokenizer.from_pretrained(tmp_path).units == units
         assert pickle.loads(pickle.dumps(ours)).units == units
-        assert ours.with_units(None).units is None
+        assert ours.replaced(units=None).units is None
 
 
 def test_files_contain_the_vocabulary_and_the_special_ids(tmp_path):
