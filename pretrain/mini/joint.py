@@ -35,7 +35,7 @@ from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
-from roformer_tf.training.devices import choose_jit
+from roformer_tf.training.devices import choose_jit, choose_precision
 from roformer_tf.training.feeding import fed, prefetched
 from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE, MetricsFile
@@ -204,7 +204,7 @@ def main(config: JointConfig) -> None:
     output = Path(config.output)
     output.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(config.seed)
-    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype="mixed_bfloat16")
+    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=choose_precision("auto"))
     tokenizer = RoFormerTokenizer.from_pretrained(config.init_from)
     joint = JointModel(model, config)
     joint.compile(
