@@ -136,6 +136,7 @@ TABLES = {
                 "computed",
                 lambda _, x: x[-1][-1] == (2, 16),
                 without="--steps 2",
+                base=STAGED,
                 slow=True,
             ),
             Row("--one-schedule", METRICS, base=f"{STAGED} --stages {STAGES}", slow=True),
