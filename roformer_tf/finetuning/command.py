@@ -54,15 +54,7 @@ from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabulary
-from roformer_tf.training.run_files import (
-    check_output,
-    plain,
-    settings_to_continue,
-    settle_precision,
-    stored,
-    tidy,
-    write_settings,
-)
+from roformer_tf.training import run_files
 from roformer_tf.translation import Message, Translator, choose_language, terminal_language
 
 # Settings that may differ when a run is resumed: they change no training, or the examples, which
@@ -98,7 +90,7 @@ def finetune(
     `adapt` is called if the settings ask for it. files: the content of files of examples in the
     run's folder, which are written first.
     """
-    with locked(config.output), stored(files, Path(config.output)):
+    with locked(config.output), run_files.stored(files, Path(config.output)):
         try:
             _finetune(config, adapt)
         except DivergedError as error:
@@ -110,10 +102,10 @@ def finetune(
 
 def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     output = Path(config.output)
-    config = settle_auto(settle_precision(config))
+    config = settle_auto(run_files.settle_precision(config))
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     may_change_test = config.valid and not layout.task.reranks
-    check_output(config, (*MAY_CHANGE, "test") if may_change_test else MAY_CHANGE)
+    run_files.check_output(config, (*MAY_CHANGE, "test") if may_change_test else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
     say(layout.report)
@@ -149,12 +141,12 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     search = Search(config, sets, initial, task, choose_metric(config, task, sets))
     if is_taught:
         search = search.with_teacher()
-    tidy(output)
-    write_settings(config)
+    run_files.tidy(output)
+    run_files.write_settings(config)
     if config.adapt != "no":
         search = adapted_search(search, type(task), adapt)
     search = with_method(search)
-    write_settings(search.config)
+    run_files.write_settings(search.config)
     if config.method == "auto" and search.config.method == "full" and not config.valid:
         # Now the examples are split, first of all, as when the command is repeated.
         _finetune(search.config, adapt)
@@ -171,7 +163,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     output, search = Path(config.output), results.search
     if (why := results.best.task.why_useless) and not config.keep_useless:
         raise InputError(f"no model is written: {why}. --keep-useless writes it all the same.")
-    report = analyse(results.for_report(plain(config), config.baseline))
+    report = analyse(results.for_report(run_files.plain(config), config.baseline))
     issues = results.label_issues(report)
     if issues is not None:
         issues.write(output)
@@ -228,7 +220,7 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
             f"--method vectors trains no weights of the encoder, so it does not use "
             f"{', '.join(unused)}. Omit that, or give --method full."
         )
-    started = settings_to_continue(Path(config.output))
+    started = run_files.settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"
         method: Any = started.get("method", "auto") if is_open(config) else "full"
         config = dataclasses.replace(config, method=method)

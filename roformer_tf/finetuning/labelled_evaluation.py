@@ -10,15 +10,9 @@ from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import write_json
 from roformer_tf.finetuning.first_stage import FirstStage, text_vectors
+from roformer_tf.finetuning.report import figures
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, described_task, with_intervals
-from roformer_tf.finetuning.report.figures import (
-    ABSENT,
-    absent_intervals,
-    evaluation_warnings,
-    figure,
-    interval,
-    lowest_f1,
-)
+from roformer_tf.finetuning.report.figures import ABSENT, figure, interval
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -145,7 +139,7 @@ def evaluated(
         **with_intervals(task, {SET: (result.gold, predictions)}),
         **task.metrics.details(examples, predictions),
     }
-    return report | {"warnings": evaluation_warnings(report, Translator("en"))}
+    return report | {"warnings": figures.evaluation_warnings(report, Translator("en"))}
 
 
 def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
@@ -164,7 +158,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
         [str(m.title), figure(values[m.name], m), interval(intervals[m.name], m)] for m in metrics
     ]
     yield from table([["", "figure", "95% CI"], *rows], width)
-    for reason in absent_intervals(report, _):
+    for reason in figures.absent_intervals(report, _):
         yield f"{ABSENT} instead of an interval: {reason}."
     if labels := report.get("per_class"):
         yield ""
@@ -177,7 +171,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
                 f"{row['gold']:,}",
                 f"{row['predicted']:,}",
             ]
-            for row in lowest_f1(labels, SHOWN_LABELS)
+            for row in figures.lowest_f1(labels, SHOWN_LABELS)
         ]
         head = ["label", "precision", "recall", "F1", "labelled", "predicted"]
         yield from table([head, *rows], width)

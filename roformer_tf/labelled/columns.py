@@ -14,19 +14,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled import column_names
 from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
-from roformer_tf.labelled.column_names import (
-    CHOICES,
-    DOCUMENTS,
-    LABELS,
-    PAIRS,
-    POSITIVES,
-    REMARKS,
-    SEVERAL,
-    TEXTS,
-    TRIPLES,
-    folded,
-)
+from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.tables import Table, open_table
@@ -200,8 +190,8 @@ def find_label(
             )
         )
     note = ""
-    candidates = [name for name in free if folded(name) in LABELS]
-    if not candidates and any({*map(folded, free)} > {*names} for names in CHOICES):
+    candidates = [name for name in free if folded(name) in column_names.LABELS]
+    if not candidates and any({*map(folded, free)} > {*names} for names in column_names.CHOICES):
         candidates = [name for name in free if folded(name) == "answer"]
     if not candidates and not (optional and _positives(sample.table)):
         note = _BY_CONTENT
@@ -209,7 +199,7 @@ def find_label(
         candidates = [
             x
             for x in free
-            if folded(x) not in TEXTS
+            if folded(x) not in column_names.TEXTS
             and (profiles[x].like_scores if optional else profiles[x].like_labels)
         ]
     if len(candidates) == 1:
@@ -268,7 +258,7 @@ def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[t
         (name,)
         for name, x in profiles.items()
         if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
-        if folded(name) not in REMARKS
+        if folded(name) not in column_names.REMARKS
     ]
 
 
@@ -279,7 +269,7 @@ def _are_comments(sample: TableSample, column: str) -> bool:
 
 def _positives(table: Table) -> list[tuple[str, ...]]:
     """Columns with well-known names of matching texts, such as query and document."""
-    groups = (_columns_called(names, table.columns) for names in POSITIVES)
+    groups = (_columns_called(names, table.columns) for names in column_names.POSITIVES)
     return next((group for group in groups if group), [])
 
 
@@ -287,10 +277,12 @@ def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with well-known names: a triple, else pairs, else every single text."""
     # A file with text_a and text_b is one of pairs, even if it also has a column called title.
     for groups in (
-        CHOICES + DOCUMENTS,
-        TRIPLES,
-        PAIRS,
-        tuple((name,) for name in dict.fromkeys(map(folded, columns)) if name in TEXTS),
+        column_names.CHOICES + column_names.DOCUMENTS,
+        column_names.TRIPLES,
+        column_names.PAIRS,
+        tuple(
+            (name,) for name in dict.fromkeys(map(folded, columns)) if name in column_names.TEXTS
+        ),
     ):
         matches = [match for names in groups for match in _columns_called(names, columns)]
         if matches:
@@ -322,7 +314,7 @@ def find_texts_to_predict(
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
     sample = TableSample(table, rows)
     if table.has_header or columns.first_line != "auto":
-        labels = [name for name in table.columns if folded(name) in LABELS]
+        labels = [name for name in table.columns if folded(name) in column_names.LABELS]
         label = labels[0] if len(labels) == 1 else None
         try:
             names, note = find_texts(sample, (), label)
@@ -431,7 +423,7 @@ class LabelSample:
             return ""
         if any(isinstance(parsed(value), list | tuple) for value in self.labels):
             return Message("the labels are lists")
-        if folded(self.label) in SEVERAL:
+        if folded(self.label) in column_names.SEVERAL:
             return Message("the column is called {name}", name=self.label)
         if separated := self._separated_by(self.separator):
             return Message(

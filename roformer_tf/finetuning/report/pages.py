@@ -15,23 +15,8 @@ import yaml
 
 from roformer_tf.files import write_json, write_text
 from roformer_tf.finetuning.rates import spelled
-from roformer_tf.finetuning.report.figures import (
-    ABSENT,
-    Report,
-    absent_intervals,
-    baseline_name,
-    compare,
-    figure,
-    interval,
-    lowest_f1,
-    main_metric,
-    metric_of,
-    newest,
-    set_name,
-    teacher_notes,
-    warnings,
-    window_notes,
-)
+from roformer_tf.finetuning.report import figures
+from roformer_tf.finetuning.report.figures import ABSENT, Report, figure, interval
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY, Metric
@@ -75,14 +60,14 @@ def _context(report: Report, language: Language) -> dict[str, Any]:
     _, task = Translator(language), TASKS[report["task"]]
     return {
         "report": report,
-        "absent_intervals": absent_intervals(report, _),
-        "comparison": compare(report),
-        "metric": main_metric(report),
-        "newest": newest(report),
+        "absent_intervals": figures.absent_intervals(report, _),
+        "comparison": figures.compare(report),
+        "metric": figures.main_metric(report),
+        "newest": figures.newest(report),
         "rows": list(figure_rows(report, _)),
         "task": task,
         "task_name": task_name(task, language),
-        "warnings": warnings(report, _),
+        "warnings": figures.warnings(report, _),
     }
 
 
@@ -93,8 +78,8 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(baseline_name, duration, hardware_rows, label_text, lexical_note),
-        *(method_notes, set_name, setting_text, teacher_notes, window_notes),
+        *(duration, hardware_rows, label_text, lexical_note, method_notes, setting_text),
+        *(figures.baseline_name, figures.set_name, figures.teacher_notes, figures.window_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
@@ -105,8 +90,8 @@ def report_templates(
     templates.filters |= functions | {
         "figure": figure,
         "interval": interval,
-        "lowest_f1": lowest_f1,
-        "metric": partial(metric_of, report),
+        "lowest_f1": figures.lowest_f1,
+        "metric": partial(figures.metric_of, report),
         "quoted": shlex.quote,
         "rate": spelled,
         "spread": spread,
@@ -175,18 +160,18 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
         for key in (reported, f"{reported}_unseen"):
             if key not in source:
                 continue
-            title = set_name(key, _)
+            title = figures.set_name(key, _)
             ours = source is report
             if not ours:
                 is_named = several or source in teacher
-                method = baseline_name(source, _) if is_named else _("baseline")
+                method = figures.baseline_name(source, _) if is_named else _("baseline")
                 if source in alone:
                     method = _("without lexical features")
                 title = _("{name}, {set}", name=method, set=title)
             yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
     if reported != "valid":
         values, ends = report["valid"], report["intervals"]["valid"]
-        yield FiguresRow(set_name("valid", _), sizes["valid"], values, ends, True, False)
+        yield FiguresRow(figures.set_name("valid", _), sizes["valid"], values, ends, True, False)
 
 
 def lexical_note(report: Report, _: Translator) -> str:
@@ -194,7 +179,7 @@ def lexical_note(report: Report, _: Translator) -> str:
     return _(
         "Lexical features: the predictions are combined with those of {name}. The weight of these "
         "is {weight:.0%}, chosen on the validation set.",
-        name=baseline_name(report["lexical"], _),
+        name=figures.baseline_name(report["lexical"], _),
         weight=report["lexical"]["weight"],
     )
 
@@ -218,7 +203,7 @@ def method_notes(report: Report, _: Translator) -> Iterator[str]:
             fewest=method["fewest"],
         )
     if "compared" in method:
-        metric, where = metric_of(report, method["metric"]), set_name("valid", _)
+        metric, where = figures.metric_of(report, method["metric"]), figures.set_name("valid", _)
         if method["folds"]:
             where = _("a cross-validation in {folds} folds", folds=method["folds"])
         yield _(
@@ -299,7 +284,7 @@ def model_card(
         title=_title(report),
         front_matter=yaml.safe_dump(front_matter(report), allow_unicode=True, sort_keys=False),
         file_name=lambda setting: _file_name(report, setting),
-        warnings=warnings(report, Translator(language), figures=False),
+        warnings=figures.warnings(report, Translator(language), figures=False),
         is_v2=is_v2,
         opens_elsewhere=opens_elsewhere,
     )
@@ -309,10 +294,11 @@ def front_matter(report: Report) -> dict[str, Any]:
     """The hub's metadata of the model, for its search and its pages."""
     task, reported = TASKS[report["task"]], report["judged"]
     # A metric needs a value there, so those that the data cannot give are skipped.
-    figures = {name: value for name, value in report[reported].items() if value is not None}
-    metrics = {name: HUB_METRICS.get(name, name) for name in figures}
+    values = {name: value for name, value in report[reported].items() if value is not None}
+    metrics = {name: HUB_METRICS.get(name, name) for name in values}
+    titles = {name: str(figures.metric_of(report, name).title) for name in values}
     results = [
-        {"type": kind, "name": str(metric_of(report, name).title), "value": round(figures[name], 4)}
+        {"type": kind, "name": titles[name], "value": round(values[name], 4)}
         for name, kind in metrics.items()
     ]
     name = _file_name(report, "test" if reported == "test" else "valid")
