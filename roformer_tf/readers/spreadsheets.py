@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
@@ -24,6 +24,9 @@ from roformer_tf.readers.streams import (
     opened_as_stored,
 )
 
+if TYPE_CHECKING:
+    from openpyxl.worksheet.cell_range import CellRange
+
 # Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
 MAX_BYTES = 1 << 29
 # Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
@@ -31,15 +34,6 @@ UNSUSPICIOUS = 1 << 22
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
-
-
-class _Merged(NamedTuple):
-    """A merged range: its first and last column and row, from 1."""
-
-    column: int
-    first_row: int
-    last_column: int
-    last_row: int
 
 
 class UncomputedFormula(str):
@@ -82,7 +76,7 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     for each in (*sheets.values(), *(formulas.worksheets if formulas else ())):
         each.reset_dimensions()  # the stored dimensions may be wrong
 
-    def records(name: str, merged: Iterable[_Merged] = ()) -> Iterator[Record]:
+    def records(name: str, merged: Iterable["CellRange"] = ()) -> Iterator[Record]:
         rows = _rows(sheets[name], path)
         texts: Iterable[list[str]] = ([_text(cell) for cell in row] for row in rows)
         if formulas:
@@ -156,30 +150,29 @@ def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
         yield row
 
 
-def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:
+def _merged(raw: BinaryIO, sheet: str) -> list["CellRange"]:
     """The merged ranges of several rows, which openpyxl skips when it reads row by row."""
     from openpyxl.reader.excel import ExcelReader
-    from openpyxl.utils import range_boundaries
+    from openpyxl.worksheet.cell_range import CellRange
 
     reader = ExcelReader(raw, read_only=True, keep_links=False)
     reader.read_manifest()
     reader.read_workbook()
     members = {each.name: link.target for each, link in reader.parser.find_sheets()}
     with reader.archive.open(members[sheet]) as stream:
-        references = [match[1].decode() for match in _matches(_MERGED, stream)]
-    ranges = (_Merged(*range_boundaries(reference)) for reference in references)
-    return sorted(each for each in ranges if each.first_row < each.last_row)
+        ranges = [CellRange(match[1].decode()) for match in _matches(_MERGED, stream)]
+    return [each for each in ranges if each.min_row < each.max_row]
 
 
-def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[list[str]]:
+def _filled(rows: Iterable[list[str]], merged: Iterable["CellRange"]) -> Iterator[list[str]]:
     """Copy the value of a merged range to each of its rows that has values in other columns.
 
     Only its first column gets it: a title over several columns is one cell. Rows without other
     values are the rest of a high header, or of one example.
     """
-    starts: dict[int, list[_Merged]] = {}
+    starts: dict[int, list[CellRange]] = {}
     for each in merged:
-        starts.setdefault(each.first_row, []).append(each)
+        starts.setdefault(each.min_row, []).append(each)
     open_ranges: dict[int, tuple[int, str]] = {}  # by column: last row and value
     for number, cells in enumerate(rows, start=1):
         if any(map(str.strip, cells)):
@@ -188,8 +181,8 @@ def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[li
                     cells += [""] * (column - len(cells))
                     cells[column - 1] = cells[column - 1] or value
         for each in starts.get(number, ()):
-            if each.column <= len(cells):
-                open_ranges[each.column] = (each.last_row, cells[each.column - 1])
+            if each.min_col <= len(cells):
+                open_ranges[each.min_col] = (each.max_row, cells[each.min_col - 1])
         yield cells
 
 

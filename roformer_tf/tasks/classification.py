@@ -15,7 +15,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, without_nan
 from roformer_tf.labelled.columns import LabelSample
-from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_side_by_side
+from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_labels, part
@@ -187,8 +187,7 @@ class HypothesisLabelling(ClassificationLabelling):
         """A sequence for each label: the text and the sentence about the label."""
         sentences = self.task.hypotheses
         several = [example._replace(texts=(*example.texts, *sentences)) for example in examples]
-        task = self.task
-        return encode_texts(several, tokenizer, task.max_length, shared_tokens=task.shared_tokens)
+        return super().encode(several, tokenizer)
 
 
 class EntailmentDecoding(LabelDecoding):

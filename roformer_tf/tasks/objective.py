@@ -118,9 +118,7 @@ class TrainingObjective(Part):
         """Classes of a classifier of two vectors, which only training needs; 0 for none."""
         return 0
 
-    def batch_loss(
-        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
-    ) -> Tensor:
+    def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
         """The loss of all vectors of a batch, if texts are separately encoded: a scalar float32.
 
         targets (B, …), outputs (B, S, H) vectors, weights (B,), and the inputs of the batch. With

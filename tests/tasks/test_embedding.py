@@ -203,11 +203,11 @@ def test_the_loss_is_the_mean_over_truncated_vectors():
     vectors, weights = rng.normal(size=(4, 2, 6)).astype("float32"), np.ones(4, "float32")
     targets = np.eye(4, dtype="int8")
     losses = [
-        float(Embedding().objective.batch_loss(targets, vectors[..., :n], weights))
+        float(Embedding().objective.batch_loss(targets, vectors[..., :n], weights, None))
         for n in (2, 4, 6)
     ]
     cut = Embedding(dimensions=(2, 4, 6, 9))  # 9 exceeds the vector size and is ignored
-    assert float(cut.objective.batch_loss(targets, vectors, weights)) == pytest.approx(
+    assert float(cut.objective.batch_loss(targets, vectors, weights, None)) == pytest.approx(
         np.mean(losses)
     )
 

@@ -176,9 +176,7 @@ class ListObjective(TrainingObjective):
     refused_settings: ClassVar[Mapping[str, str]] = OF_LABELS
     soft_losses = staticmethod(softmax_distillation)
 
-    def batch_loss(
-        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
-    ) -> Tensor:
+    def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
         """`listwise_softmax` of targets (B, C) and the `scores` of the outputs."""
         return listwise_softmax(targets, self.scores(outputs, inputs), weights)
 

@@ -100,9 +100,7 @@ class ParaphraseObjective(RetrievalObjective):
         """The task with or without a teacher."""
         return dataclasses.replace(self.task, teacher=teacher is not None)
 
-    def batch_loss(
-        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
-    ) -> Tensor:
+    def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
         """The loss of the second texts' tokens, plus the loss of the vectors."""
         similarity = self.soft_losses if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])

@@ -108,12 +108,10 @@ class ScoredObjective(VectorObjective):
             )
         return super().with_vector_settings(config, teacher)
 
-    def batch_loss(
-        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
-    ) -> Tensor:
+    def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
         if self.task.loss != "classifier":
-            return super().batch_loss(targets, outputs, weights)
+            return super().batch_loss(targets, outputs, weights, inputs)
         return losses.classes(targets, outputs, weights)
 
 

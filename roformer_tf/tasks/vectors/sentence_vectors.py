@@ -133,12 +133,7 @@ class VectorObjective(TrainingObjective):
     model_name: ClassVar[str] = "RoFormerForSentenceEmbedding"
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
-    vector_settings: ClassVar[tuple[str, ...]] = (
-        "loss",
-        "hard_negatives",
-        "dimensions",
-        "micro_batches",
-    )
+    vector_settings: ClassVar[tuple[str, ...]] = tuple(vars(losses.VectorConfig()))
     refused_settings: ClassVar[Mapping[str, str]] = OF_LABELS
     reads_head: ClassVar[bool] = True
     vector_losses: ClassVar[tuple[Loss, ...]]
@@ -162,9 +157,7 @@ class VectorObjective(TrainingObjective):
         dimensions = tuple(sorted(set(config.dimensions)))
         return dataclasses.replace(self.task, loss=loss, dimensions=dimensions)
 
-    def batch_loss(
-        self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any = None
-    ) -> Tensor:
+    def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
         """`vector_loss` of the whole vectors and of those cut to `dimensions` (Matryoshka)."""
         # The last size is the whole vector: without `dimensions` it is the only one.
         sizes = self.task.sizes(outputs.shape[-1])
