@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,9 +28,7 @@ from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, ro
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
-
-if TYPE_CHECKING:
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # A gap in a text: #idiom#, as in CHID; [MASK]; or at least three underscores.
 GAP = re.compile(r"#idiom\d*#|\[MASK\]|_{3,}")
@@ -53,7 +51,7 @@ class EncodedChoices(EncodedTexts):
 
 def encode_choices(
     examples: Sequence[Example],
-    tokenizer: "RoFormerTokenizer",
+    tokenizer: RoFormerTokenizer,
     max_length: int,
     shared_tokens: bool = False,
 ) -> EncodedChoices:
@@ -72,7 +70,7 @@ def encode_choices(
 
 
 def encode_cloze(
-    examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
+    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
 ) -> EncodedChoices:
     """Rows of at most `max_length` tokens, with masks in the first gap of the text.
 

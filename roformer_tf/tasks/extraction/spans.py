@@ -6,7 +6,7 @@ Each character is tokenized separately. Long texts are read in overlapping windo
 import dataclasses
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,11 +26,9 @@ from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
 from roformer_tf.tasks.tags.schemes import character_spans
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.tokenizer_json import Units
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
 
@@ -72,12 +70,12 @@ class SpansLabelling(UnitLabelling):
         """The labels of all entities."""
         return {span[0] for span in label}
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """Each character has tokens of its own, and may begin a span in every window with it."""
         characters = [example._replace(units=tuple(example.texts[0])) for example in examples]
         return encode_units(characters, tokenizer, self.task.max_length, overlapping=True)
 
-    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+    def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
         """Count the entities that are longer than the overlap of windows and in none of them."""
         encoded = self.encode(examples, tokenizer)
         units = [units[units >= 0] for units in encoded.first_units]

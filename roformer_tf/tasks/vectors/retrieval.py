@@ -7,7 +7,7 @@ sentence belongs to the passage around it.
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -31,9 +31,7 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorObjective,
     data_of,
 )
-
-if TYPE_CHECKING:
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Examples that a report shows with their nearest neighbours.
 NEIGHBOURS_SHOWN = 5
@@ -74,13 +72,13 @@ class RetrievalLabelling(VectorLabelling):
             return ""
         return super().why_long_texts_fixed()
 
-    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
+    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedSides:
         """A sequence for each text; of a single text one for a sentence, one for its passage."""
         if self.task.data == "texts":
             return Passages.of(examples, tokenizer, self.task.max_length).evaluation_sides()
         return super().encode(examples, tokenizer)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
+    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
         """The texts of the sequences; of single texts the sentences and their passages."""
         if self.task.data != "texts":
             return super().evaluated_texts(examples, tokenizer)
@@ -92,7 +90,7 @@ class RetrievalLabelling(VectorLabelling):
         """() float32."""
         return np.array(1.0, np.float32)
 
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":
             return Passages.of(examples, tokenizer, self.task.max_length)
