@@ -130,12 +130,12 @@ def predict_file(config: PredictConfig) -> None:
             out.flush()
             bar.update(len(chunk))
         # Raised within the context, so that no file is left.
-        if 0 < table.count == table.skipped.rows:
+        if 0 < table.count == table.skipped.count():
             raise InputError(
                 f"{_bad(table.count, table.skipped)}\nFix them, or give a file with the columns of "
                 "training."
             )
-    if table.skipped.rows:
+    if table.skipped.count():
         report(_bad(table.count, table.skipped))
     device = device_in_words(finetuned.choice.engine == "keras")
     report(table.summary([*out.notes(), Message("device: {device}", device=device)]))
@@ -193,7 +193,7 @@ class _Table:
 
     def summary(self, notes: Sequence[str]) -> str:
         """One line on the whole file."""
-        good = self.count - self.skipped.rows
+        good = self.count - self.skipped.count()
         facts: list[str] = [
             Message("{good:,} of {rows:,} texts predicted", good=good, rows=self.count)
         ]
@@ -228,7 +228,7 @@ def _skipped_rows(config: PredictConfig) -> SkippedRows:
 def _bad(count: int, skipped: SkippedRows) -> str:
     """Which of so many rows have no prediction, and why."""
     lines = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-    values = {"bad": skipped.rows, "rows": count, "lines": lines}
+    values = {"bad": skipped.count(), "rows": count, "lines": lines}
     return Message("rows without a prediction: {bad:,} of {rows:,}\n{lines}", **values)
 
 
@@ -238,7 +238,7 @@ def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
     for row in checked:
         if isinstance(row, BadLine):
             skipped.add(row)
-    if skipped.rows:
+    if skipped.count():
         raise InputError(f"{_bad(len(checked), skipped)}\nFix them, or run without --strict.")
     return checked
 

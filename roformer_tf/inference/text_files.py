@@ -84,9 +84,9 @@ def checked_rows(
                 # In ASCII, since a JSON input may hold a lone surrogate, which has no UTF-8.
                 file.write(json.dumps(row) + "\n")
                 checked.count += 1
-        if skipped.rows:
+        if skipped.count():
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-            raise InputError(f"rows without text: {skipped.rows:,}\n{bad}\nFix or remove them.")
+            raise InputError(f"rows without text: {skipped.count():,}\n{bad}\nFix or remove them.")
         if not checked.count:
             raise no_text(name)
         report(description)

@@ -61,25 +61,11 @@ class SkippedRows:
 
     def __init__(self, path: str | Path) -> None:
         self.path = path
-        self.rows = 0
-        """All bad and blank rows."""
-        self.blank = 0
-        """Empty rows, which are harmless in training."""
-        self.unreadable = 0
-        """Rows in which more than the label is missing."""
         # By file and problem: a folder of brat has many files.
         self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
-    @property
-    def bad(self) -> int:
-        """Rows that are not blank."""
-        return self.rows - self.blank
-
     def add(self, line: BadLine) -> None:
-        """Count a row, and store its line as part of a range."""
-        self.rows += 1
-        self.blank += line.problem == BLANK
-        self.unreadable += line.problem not in (BLANK, UNLABELLED)
+        """Store the line of a row as part of a range."""
         file, _, digits = line.source_line.rpartition(":")
         ranges, number = self._ranges[file, line.problem], int(digits)
         # Consecutive lines with the same problem are one range.
@@ -87,6 +73,11 @@ class SkippedRows:
             ranges[-1] = (ranges[-1][0], number)
         else:
             ranges.append((number, number))
+
+    def count(self, *harmless: str) -> int:
+        """The number of rows, except those with these problems."""
+        kinds = self._ranges.items()
+        return sum(_count(ranges) for (_, problem), ranges in kinds if problem not in harmless)
 
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
@@ -102,11 +93,11 @@ class SkippedRows:
         first = Message(
             "{path}: {number:,} of {of:,} rows skipped:",
             path=self.path,
-            number=self.rows,
-            of=good + self.rows,
+            number=self.count(),
+            of=good + self.count(),
         )
         lines = [first, *(f"  {line}" for line in self.lines(with_blank=True))]
-        if self.bad:
+        if self.count(BLANK):
             lines.append("(--strict stops instead.)")
         return "\n".join(lines)
 

@@ -24,7 +24,7 @@ from roformer_tf.labelled.columns import (
     find_texts_to_predict,
 )
 from roformer_tf.labelled.entities import EntityColumns, find_entities, find_units_or_entities
-from roformer_tf.labelled.examples import BadLine, Example, LongTexts, SkippedRows
+from roformer_tf.labelled.examples import UNLABELLED, BadLine, Example, LongTexts, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
     examples_of,
@@ -35,7 +35,7 @@ from roformer_tf.labelled.row_examples import (
 from roformer_tf.labelled.token_labels import UNITS, UnitColumns, find_unit_columns
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
-from roformer_tf.readers.records import TYPED, tag_pattern
+from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
 from roformer_tf.translation import Message, either
@@ -375,17 +375,18 @@ def good_examples(
             skipped.add(row)
         else:
             examples.append(row)
-    if not examples and not skipped.bad:
+    bad = skipped.count(BLANK)
+    if not examples and not bad:
         raise InputError(f"{path} has no example. Add some.")
-    if skipped.bad and (strict or not examples):
+    if bad and (strict or not examples):
         raise InputError(f"{skipped}. Correct or remove these rows.")
     # A wrong delimiter or column would otherwise train on the few rows that can be read by chance.
-    if skipped.unreadable > len(examples):
+    if (unreadable := skipped.count(BLANK, UNLABELLED)) > len(examples):
         raise InputError(
-            f"{path}: most rows cannot be read: {skipped.unreadable:,}, and {len(examples):,} "
-            f"can:\n{skipped}\nFix the file, or remove these rows."
+            f"{path}: most rows cannot be read: {unreadable:,}, and {len(examples):,} can:\n"
+            f"{skipped}\nFix the file, or remove these rows."
         )
-    if skipped.rows:
+    if skipped.count():
         print(skipped.notice(len(examples)), file=sys.stderr)
     return examples
 

@@ -13,7 +13,7 @@ def skipped(*rows):
 def test_rows_are_grouped_by_problem():
     actual = skipped((2, UNLABELLED), (4, BLANK), (5, "is odd"), (3, UNLABELLED), (9, UNLABELLED))
     assert str(actual) == "data/a.csv:2-3,9 has no label\ndata/a.csv:5 is odd"
-    assert (actual.rows, actual.bad, actual.blank, actual.unreadable) == (5, 4, 1, 1)
+    assert (actual.count(), actual.count(BLANK), actual.count(BLANK, UNLABELLED)) == (5, 4, 1)
     assert actual.notice(95).splitlines() == [
         "data/a.csv: 5 of 100 rows skipped:",
         "  data/a.csv:2-3,9 has no label",
@@ -26,7 +26,7 @@ def test_rows_are_grouped_by_problem():
 def test_blank_rows_are_not_counted_as_bad():
     actual = skipped((7, BLANK))
     assert actual.notice(1) == "data/a.csv: 1 of 2 rows skipped:\n  data/a.csv:7 is blank"
-    assert not actual.bad
+    assert not actual.count(BLANK)
 
 
 def test_long_lists_of_rows_are_abbreviated(monkeypatch):
