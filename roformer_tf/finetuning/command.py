@@ -354,24 +354,16 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     rate = float(config.optimizer.learning_rate)
     number = len(sets.train) + len(sets.unlabelled)
     steps = max(1, _epoch_batches(config, task, number) // config.optimizer.accumulate)
-    usual = task.objective.epochs
-    epochs = default_epochs(rate, steps, usual)
+    epochs = default_epochs(rate, steps, task.objective.epochs)
     if config.from_scratch:  # random weights do not overfit so soon
         epochs = max(epochs, USUAL_EPOCHS)
-    message = Message("epochs {epochs}", epochs=epochs)
-    if epochs > usual:
-        message = Message(
-            "epochs {epochs}: {number:,} examples are few", epochs=epochs, number=number
-        )
-    elif epochs < usual:
-        message = Message(
-            "epochs {epochs}: {number:,} examples are many at a learning rate of {rate}",
+    if config.method != "vectors":
+        say(
+            "epochs {epochs}, the default for {number:,} examples at a learning rate of {rate}",
             epochs=epochs,
             number=number,
             rate=spelled(rate),
         )
-    if config.method != "vectors":
-        say(message)
     return dataclasses.replace(config, epochs=epochs)
 
 

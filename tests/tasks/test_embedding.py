@@ -133,7 +133,8 @@ def test_lists_without_a_pair_are_refused_with_the_reason(line, message, tmp_pat
     [
         ("pairs", {"loss": "cosent"}, "Give --loss softmax"),
         ("scores", {"loss": "softmax"}, "Give --loss cosent or classifier"),
-        ("scores", {"hard_negatives": 2}, "negatives already"),
+        ("scores", {"hard_negatives": 2}, "texts that belong together"),
+        ("texts", {"hard_negatives": 2}, "texts that belong together"),
         ("scores", {"loss": "classifier", "dimensions": (4,)}, "reads whole vectors"),
         ("many", {"loss": "classifier"}, "more than 50"),
     ],
@@ -143,6 +144,7 @@ def test_settings_that_do_not_fit_the_data_are_rejected(data, settings, message)
         "pairs": Embedding(),
         "scores": ScoredPairs(levels=(0.0, 1.0)),
         "many": ScoredPairs(),
+        "texts": Embedding(data="texts"),
     }
     with pytest.raises(InputError, match=message):
         kinds[data].objective.with_vector_settings(VectorConfig(**settings), None)

@@ -107,15 +107,6 @@ class RetrievalObjective(VectorObjective):
     meaning = "the texts belong together, without scores"
     vector_loss = staticmethod(losses.in_batch_softmax)
 
-    def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
-        """The task with these settings. Raises InputError if they do not suit its texts."""
-        if config.hard_negatives and self.task.data == "texts":
-            raise InputError(
-                "hard_negatives are for texts that belong together: of texts without labels "
-                "nobody knows what belongs to what. Remove --hard-negatives."
-            )
-        return super().with_vector_settings(config, teacher)
-
 
 class RetrievalDecoding(VectorDecoding):
     """The label of a prediction is the rank of an example's second text: `Retrieved`."""

@@ -101,11 +101,6 @@ class ScoredObjective(VectorObjective):
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
                 "Give --loss cosent, or remove --dimensions."
             )
-        if config.hard_negatives:
-            raise InputError(
-                "hard_negatives are for texts that belong together: pairs with low scores are "
-                "negatives already. Remove --hard-negatives."
-            )
         return super().with_vector_settings(config, teacher)
 
     def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:

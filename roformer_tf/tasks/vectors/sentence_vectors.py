@@ -147,11 +147,18 @@ class VectorObjective(TrainingObjective):
         return embedding_settings(checkpoint, source).pooling
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
-        """The task with a loss, and lengths to which vectors may be cut."""
+        """The task with a loss, and lengths to which vectors may be cut.
+
+        Raises InputError for settings that do not suit its data.
+        """
         known = self.vector_losses
         loss = known[0] if config.loss == "auto" else config.loss
         if loss not in known:
             raise InputError(f"loss is {loss}, but {self.meaning}. Give --loss {either(known)}.")
+        if config.hard_negatives and self.task.data in ("scores", "texts"):
+            raise InputError(
+                "hard_negatives are for two texts that belong together. Remove --hard-negatives."
+            )
         dimensions = tuple(sorted(set(config.dimensions)))
         return dataclasses.replace(self.task, loss=loss, dimensions=dimensions)
 
