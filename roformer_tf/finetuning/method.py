@@ -147,7 +147,7 @@ def _cross_validated(search: Search, parts: Folds) -> Any:
     figures would be too good.
     """
     # "auto" is for the default loss only, which has no class weights: all folds have the same.
-    trainer = search.trainer(search.sets.train)
+    trainer = search.trainer()
     gold, predictions = [], []
     for number, (rest, fold) in enumerate(parts, 1):
         shares = (search.config.valid_share, 0.0)

@@ -108,7 +108,7 @@ class Search:
 
         trainer: of another search whose loss is the same, so that it is compiled once.
         """
-        return self._train_seed(self._rate, 0, trainer or self.trainer(self.sets.train))
+        return self._train_seed(self._rate, 0, trainer or self.trainer())
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -118,7 +118,7 @@ class Search:
         """
         if self.sets.folds:
             return [self._train_without(number) for number in range(len(self.sets.folds))]
-        trainer = self.trainer(self.sets.train)
+        trainer = self.trainer()
         results = self._sweep(trainer) if self.config.sweep else [self.first(trainer)]
         # Seeds are compared at one rate. It is chosen on the validation set, never on the test set.
         best = max(results, key=lambda result: result.goodness)
@@ -135,17 +135,19 @@ class Search:
     def _rate(self) -> float:
         return float(self.config.optimizer.learning_rate)
 
-    def trainer(self, train: list[Example]) -> Trainer:
-        """Compiles the training step; class weights are those of these examples."""
-        config = self.config
-        return Trainer(self.initial, self.task, config.loss, train, config.vectors.micro_batches)
+    def trainer(self) -> Trainer:
+        """Compiles the training step; class weights are those of the training set."""
+        loss, micro_batches = self.config.loss, self.config.vectors.micro_batches
+        return Trainer(self.initial, self.task, loss, self.sets.train, micro_batches)
 
     def _train_without(self, number: int) -> TrialResult:
         """Train without a fold, which is then the validation set."""
         train, valid = self.sets.folds[number]
+        sets = dataclasses.replace(self.sets, train=train, valid=valid)
+        search = dataclasses.replace(self, sets=sets)
         name = f"{self.prefix}fold-{number + 1}"
         # Folds have class weights of their own, which are compiled: no trainer is shared.
-        return self._train(name, self._rate, self.config.seed, self.trainer(train), train, valid)
+        return search._train(name, self._rate, self.config.seed, search.trainer())
 
     def _sweep(self, trainer: Trainer) -> list[TrialResult]:
         """Train with each learning rate; one that diverges is reported and skipped."""
@@ -166,27 +168,20 @@ class Search:
         seed = self.config.seed + number
         several = self.config.sweep or self.config.seeds > 1 or self.prefix
         name = f"{self.prefix}rate-{rate:g}-seed-{seed}" if several else ""
-        return self._train(name, rate, seed, trainer, self.sets.train, self.sets.valid)
+        return self._train(name, rate, seed, trainer)
 
-    def _train(
-        self,
-        name: str,
-        rate: float,
-        seed: int,
-        trainer: Trainer,
-        train: list[Example],
-        valid: list[Example],
-    ) -> TrialResult:
+    def _train(self, name: str, rate: float, seed: int, trainer: Trainer) -> TrialResult:
         """Do one training; if there are several, it has a name and a folder of its own."""
         if name:
             print(f"\n{name}")
         optimizer = dataclasses.replace(self.config.optimizer, learning_rate=rate)
+        train = self.sets.train
         parts: Folds = []
         if self.config.method == "vectors":
             parts = cross_validation(train, self.task, self.config.seed)
         # Without a validation set, each fold is validated by a head that was fitted to the others.
-        valid_folds = [] if valid else parts
-        valid = valid or [example for _, fold in valid_folds for example in fold]
+        valid_folds = [] if self.sets.valid else parts
+        valid = self.sets.valid or [example for _, fold in valid_folds for example in fold]
         source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
