@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-import numpy as np
-
 from roformer_tf.errors import check_number, check_numbers
 from roformer_tf.tasks import keras_ops as ops
 
@@ -197,23 +195,6 @@ def sigmoid_distillation(teacher: Tensor, logits: Tensor) -> Tensor:
 def mixed(losses: Tensor, soft: Tensor, share: Tensor) -> Tensor:
     """The mean of the usual losses and the divergence from a teacher, of weight `share`."""
     return (1 - share) * losses + share * soft
-
-
-def balanced_weights(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
-    """n / (C · count) of each label, float64 (C,); labels int of any shape, from 0 to C − 1.
-
-    Their mean over all labels in the data is 1. A label without examples gets n / C, unused.
-    """
-    numbers = np.concatenate([np.ravel(label) for label in labels])
-    counts = np.bincount(numbers, minlength=classes)
-    return len(numbers) / (classes * np.maximum(counts, 1))
-
-
-def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
-    """The same for the 0 and the 1 of each of C labels, float64 (C, 2); targets (C,) of 0 and 1."""
-    ones = np.sum(targets, axis=0)  # (C,)
-    counts = np.stack([len(targets) - ones, ones], axis=-1)
-    return len(targets) / (2 * np.maximum(counts, 1))
 
 
 def unit(vectors: Tensor) -> Tensor:

@@ -11,8 +11,6 @@ import numpy as np
 from roformer_tf.tasks.losses import (
     Tensor,
     VectorConfig,
-    balanced_weights,
-    balanced_yes_and_no,
     mixed,
     sigmoid_distillation,
     sigmoid_divergence,
@@ -110,8 +108,14 @@ class TrainingObjective(Part):
         return mixed(losses, cls.soft_losses(targets[..., -last:-1], logits), targets[..., -1])
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Weights by which a rare label counts for as much as a frequent one: (C,)."""
-        return balanced_weights(targets, self.task.outputs)
+        """Weights by which a rare label counts for as much as a frequent one: float64 (C,).
+
+        n / (C · count) of each label in targets of any shape. Their mean over all labels in the
+        data is 1. A label without examples gets n / C, unused.
+        """
+        numbers = np.concatenate([np.ravel(target) for target in targets])
+        counts = np.bincount(numbers, minlength=self.task.outputs)
+        return len(numbers) / (self.task.outputs * np.maximum(counts, 1))
 
     @property
     def pair_classes(self) -> int:
@@ -148,5 +152,7 @@ class SigmoidObjective(TrainingObjective):
     soft_losses = staticmethod(sigmoid_distillation)
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
-        """Of each label's 0 and 1 (C, 2)."""
-        return balanced_yes_and_no(targets)
+        """Of each label's 0 and 1 in targets (C,): float64 (C, 2)."""
+        ones = np.sum(targets, axis=0)  # (C,)
+        counts = np.stack([len(targets) - ones, ones], axis=-1)
+        return len(targets) / (2 * np.maximum(counts, 1))

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import (
-    balanced_weights,
-    balanced_yes_and_no,
     number_divergence,
     sigmoid_divergence,
     softmax_divergence,
@@ -17,6 +16,7 @@ from roformer_tf.tasks.losses import (
 from roformer_tf.tasks.multilabel import Multilabel
 
 C = 3
+CLASSES, SEVERAL = (kind(labels=("a", "b", "c")).objective for kind in (Classification, Multilabel))
 
 
 @pytest.mark.parametrize("divergence", [softmax_divergence, sigmoid_divergence, number_divergence])
@@ -37,18 +37,18 @@ def test_balanced_weights_equal_scikit_learn():
     want = compute_class_weight("balanced", classes=np.arange(C), y=labels)
     single_labels = [np.int32(label) for label in labels]
     label_sequences = np.split(labels, [3, 20])
-    assert balanced_weights(single_labels, C) == pytest.approx(want)
-    assert balanced_weights(label_sequences, C) == pytest.approx(want)
+    assert CLASSES.class_weights(single_labels) == pytest.approx(want)
+    assert CLASSES.class_weights(label_sequences) == pytest.approx(want)
     binary = np.random.default_rng(1).integers(0, 2, (50, C))
-    got = balanced_yes_and_no(list(binary))
+    got = SEVERAL.class_weights(list(binary))
     for i in range(C):
         want = compute_class_weight("balanced", classes=np.arange(2), y=binary[:, i])
         assert got[i] == pytest.approx(want)
 
 
 def test_weights_are_finite_if_a_label_is_missing():
-    assert np.isfinite(balanced_weights([np.int32(0)] * 4, C)).all()
-    assert np.isfinite(balanced_yes_and_no([np.zeros(C)] * 4)).all()
+    assert np.isfinite(CLASSES.class_weights([np.int32(0)] * 4)).all()
+    assert np.isfinite(SEVERAL.class_weights([np.zeros(C)] * 4)).all()
 
 
 def test_class_weights_of_multilabel_targets():
