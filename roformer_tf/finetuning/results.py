@@ -339,9 +339,8 @@ def _described(result: TrialResult) -> dict[str, Any]:
     """Lexical features as an entry of report.json; {} without any."""
     if result.lexical is None or result.tfidf is None:
         return {}
-    name = result.tfidf.name
-    names = {"name": str(name), "name_zh": Translator("zh")(name)}
-    return names | {"weight": result.lexical.weight, "factors": result.lexical.factors}
+    lexical = result.lexical
+    return {"name": result.tfidf.name, "weight": lexical.weight, "factors": lexical.factors}
 
 
 def _line(result: TrialResult) -> dict[str, Any]:

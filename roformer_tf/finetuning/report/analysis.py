@@ -71,7 +71,7 @@ class ReportData:
     # Those of the same training without the teacher, if it was compared.
     without_teacher: Sequence[Prediction] = ()
     trials_without_teacher: Sequence[Mapping[str, Any]] = ()  # as `trials`
-    # Of lexical features: `name`, `weight`, `factors`.
+    # Of lexical features: `name` (a message), `weight`, `factors`.
     lexical: Mapping[str, Any] = field(default_factory=dict)
     # How the method was chosen: `name`, `cross_validated`, and what was compared.
     method: Mapping[str, Any] = field(default_factory=dict)
@@ -184,9 +184,8 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
     valid = data.valid.gold, data.valid.predictions
     report = with_intervals(data.task, {"valid": valid} | with_new_texts(evaluated.predictions))
     if evaluated.alone:
-        report["lexical"] = {**data.lexical} | with_intervals(
-            data.task, with_new_texts(evaluated.alone)
-        )
+        named = of_baseline(data.lexical["name"], evaluated.alone)
+        report["lexical"] = {**data.lexical} | named
     if data.no_baseline:
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:

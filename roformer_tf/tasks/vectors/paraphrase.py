@@ -17,18 +17,12 @@ from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, part
 from roformer_tf.tasks.losses import Tensor
-from roformer_tf.tasks.vectors.retrieval import (
-    Retrieval,
-    RetrievalDecoding,
-    RetrievalLabelling,
-    RetrievalMetrics,
-    RetrievalObjective,
-)
+from roformer_tf.tasks.vectors import retrieval
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
-class ParaphraseLabelling(RetrievalLabelling):
+class ParaphraseLabelling(retrieval.RetrievalLabelling):
     """Groups of texts of the same meaning; the first two of each are evaluated."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
@@ -81,7 +75,7 @@ class ParaphraseLabelling(RetrievalLabelling):
         return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
 
 
-class ParaphraseObjective(RetrievalObjective):
+class ParaphraseObjective(retrieval.RetrievalObjective):
     """As RoFormer-Sim: a UniLM generates one text from another, and their vectors are similar."""
 
     model_name: ClassVar[str] = "RoFormerForSentenceSimilarity"
@@ -107,7 +101,7 @@ class ParaphraseObjective(RetrievalObjective):
         return generated + similarity(targets, outputs["embedding"], weights)
 
 
-class ParaphraseDecoding(RetrievalDecoding):
+class ParaphraseDecoding(retrieval.RetrievalDecoding):
     """As retrieval; the model's `embed_rows` computes the vectors."""
 
     def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
@@ -118,7 +112,7 @@ class ParaphraseDecoding(RetrievalDecoding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Paraphrase(Retrieval):
+class Paraphrase(retrieval.Retrieval):
     """Groups of texts of the same meaning, trained as RoFormer-Sim was."""
 
     name: ClassVar[str] = "paraphrase"
@@ -127,7 +121,7 @@ class Paraphrase(Retrieval):
     labelling = part(ParaphraseLabelling)
     objective = part(ParaphraseObjective)
     decoding = part(ParaphraseDecoding)
-    metrics = part(RetrievalMetrics)
+    metrics = part(retrieval.RetrievalMetrics)
 
     teacher: bool = False
     """Whether the vectors were trained on a teacher's cosines."""

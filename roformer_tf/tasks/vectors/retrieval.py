@@ -21,16 +21,9 @@ from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.scoring import JsonObject, shortened
+from roformer_tf.tasks.vectors import sentence_vectors
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts, query_figures
-from roformer_tf.tasks.vectors.sentence_vectors import (
-    NearAndFar,
-    SentenceVectors,
-    VectorDecoding,
-    VectorLabelling,
-    VectorMetrics,
-    VectorObjective,
-    data_of,
-)
+from roformer_tf.tasks.vectors.sentence_vectors import NearAndFar
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Examples that a report shows with their nearest neighbours.
@@ -45,13 +38,13 @@ NOTES = {
 }
 
 
-class RetrievalLabelling(VectorLabelling):
+class RetrievalLabelling(sentence_vectors.VectorLabelling):
     """Target () float32: 1, since all examples belong together."""
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The kind of examples. Raises InputError if all have the same document."""
-        data = data_of(training)
+        data = sentence_vectors.data_of(training)
         # Queries may repeat, documents may not all be one: then nothing is a negative.
         first = 0 if data == "texts" else 1
         if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
@@ -100,7 +93,7 @@ class RetrievalLabelling(VectorLabelling):
         return SideBatches(encoded, positives=positives, rows=fitting_rows(encoded))
 
 
-class RetrievalObjective(VectorObjective):
+class RetrievalObjective(sentence_vectors.VectorObjective):
     """A softmax over the cosines of a batch."""
 
     vector_losses = ("softmax",)
@@ -108,7 +101,7 @@ class RetrievalObjective(VectorObjective):
     vector_loss = staticmethod(losses.in_batch_softmax)
 
 
-class RetrievalDecoding(VectorDecoding):
+class RetrievalDecoding(sentence_vectors.VectorDecoding):
     """The label of a prediction is the rank of an example's second text: `Retrieved`."""
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
@@ -122,7 +115,7 @@ class RetrievalDecoding(VectorDecoding):
         return prediction._replace(label=prediction.label._replace(neighbours=near))
 
 
-class RetrievalMetrics(VectorMetrics):
+class RetrievalMetrics(sentence_vectors.VectorMetrics):
     """Recall, MRR and nDCG; of triples also how often the right text is nearer than the wrong."""
 
     all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, ACCURACY)
@@ -178,7 +171,7 @@ class RetrievalMetrics(VectorMetrics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Retrieval(SentenceVectors):
+class Retrieval(sentence_vectors.SentenceVectors):
     """Texts that belong together."""
 
     labelling = part(RetrievalLabelling)

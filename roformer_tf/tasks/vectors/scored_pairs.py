@@ -21,19 +21,10 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task
 from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
+from roformer_tf.tasks.vectors import sentence_vectors
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
 from roformer_tf.tasks.vectors.retrieval import Retrieval, RetrievalMetrics
-from roformer_tf.tasks.vectors.sentence_vectors import (
-    Data,
-    Loss,
-    NearAndFar,
-    SentenceVectors,
-    VectorDecoding,
-    VectorLabelling,
-    VectorMetrics,
-    VectorObjective,
-    data_of,
-)
+from roformer_tf.tasks.vectors.sentence_vectors import NearAndFar
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
 
@@ -41,7 +32,7 @@ from roformer_tf.top_k import top_k
 MAX_CLASSES = 50
 
 
-class ScoredLabelling(VectorLabelling):
+class ScoredLabelling(sentence_vectors.VectorLabelling):
     """Target () float32: the score."""
 
     @classmethod
@@ -77,7 +68,7 @@ class ScoredLabelling(VectorLabelling):
         return SideBatches(encoded, targets=scores)
 
 
-class ScoredObjective(VectorObjective):
+class ScoredObjective(sentence_vectors.VectorObjective):
     """CoSENT of the cosines, or a classifier of both vectors."""
 
     vector_losses = ("cosent", "classifier")
@@ -110,7 +101,7 @@ class ScoredObjective(VectorObjective):
         return losses.classes(targets, outputs, weights)
 
 
-class ScoredDecoding(VectorDecoding):
+class ScoredDecoding(sentence_vectors.VectorDecoding):
     """The label of a prediction is the cosine of the two texts."""
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
@@ -132,7 +123,7 @@ class ScoredDecoding(VectorDecoding):
         return prediction._replace(label=prediction.label - self.task.threshold + task.threshold)
 
 
-class ScoredMetrics(VectorMetrics):
+class ScoredMetrics(sentence_vectors.VectorMetrics):
     """Correlations of scores and cosines; of 0 and 1 also ROC AUC and accuracy."""
 
     all = (metrics.ROC_AUC, metrics.ACCURACY, metrics.SPEARMAN, metrics.PEARSON)
@@ -188,7 +179,7 @@ class ScoredMetrics(VectorMetrics):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ScoredPairs(SentenceVectors):
+class ScoredPairs(sentence_vectors.SentenceVectors):
     """Pairs of texts with a score, or 0 and 1."""
 
     labelling = part(ScoredLabelling)
@@ -196,8 +187,8 @@ class ScoredPairs(SentenceVectors):
     decoding = part(ScoredDecoding)
     metrics = part(ScoredMetrics)
 
-    data: Data = "scores"
-    loss: Loss = "cosent"
+    data: sentence_vectors.Data = "scores"
+    loss: sentence_vectors.Loss = "cosent"
 
     @property
     def is_binary(self) -> bool:
@@ -257,7 +248,7 @@ class Embedding(Retrieval):
     @classmethod
     def from_examples(cls, training: Examples, **settings: Any) -> Task:
         """Retrieval or scored pairs. Raises InputError if nothing can be learned."""
-        if data_of(training) == "scores":
+        if sentence_vectors.data_of(training) == "scores":
             return ScoredPairs.from_examples(training, **settings)
         return super().from_examples(training, **settings)
 
@@ -269,7 +260,7 @@ class Embedding(Retrieval):
     @classmethod
     def adapted(cls, task: Any, examples: Examples) -> Task:
         """The task for other data than that of the training: another kind, or other scores."""
-        data = data_of(examples)
+        data = sentence_vectors.data_of(examples)
         has_scores = data == "scores"
         scores = {example.label for example in examples} if has_scores else set()
         has_more_levels = len(scores) == 2 < len(task.levels)  # of these two there is a ROC AUC
