@@ -31,18 +31,19 @@ TRAINING = ("epochs", "batch_size", "dropout", "patience", "seeds", "sweep")
 OF_BOTH = ("folds", "adapt", "from_scratch")
 
 
-def training_flags(config: FinetuneConfig) -> list[str]:
-    """The flags of a training of all weights, of optimizer and loss too, that the user gave."""
+def training_flags(config: FinetuneConfig, further: Sequence[str] = ()) -> list[str]:
+    """The flags of a training of all weights, of optimizer and loss too, that the user gave.
+
+    further: settings whose flags also count.
+    """
     own, usual = plain(config), plain(FinetuneConfig(train="", output=""))
-    names = (*TRAINING, *plain(config.optimizer), *plain(config.loss))
+    names = (*TRAINING, *further, *plain(config.optimizer), *plain(config.loss))
     return [f"--{name.replace('_', '-')}" for name in names if own[name] != usual[name]]
 
 
 def is_open(config: FinetuneConfig) -> bool:
     """Whether the method "auto" may choose, as the user gave no setting of the training."""
-    default = FinetuneConfig(train="", output="")
-    of_both = all(getattr(config, name) == getattr(default, name) for name in OF_BOTH)
-    return of_both and not training_flags(config)
+    return not training_flags(config, OF_BOTH)
 
 
 def settle_method(
