@@ -6,18 +6,20 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 import dataclasses
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, remove, write_json
 from roformer_tf.finetuning.frozen import Folds, cross_validation, why_no_room
-from roformer_tf.finetuning.search import Search
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Task
 from roformer_tf.terminal import say
 from roformer_tf.training.run_files import plain
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Search
 
 METHOD = "method.json"
 # With more examples of a label, "auto" trains all weights.
@@ -73,7 +75,7 @@ def settle_method(
     return config
 
 
-def with_method(search: Search) -> Search:
+def with_method(search: "Search") -> "Search":
     """The trainings by the method of the settings; for "auto" by the better one.
 
     The figures that were compared are kept in the run's folder, for the report of a repeated run.
@@ -106,7 +108,7 @@ def with_method(search: Search) -> Search:
     return chosen if is_known else dataclasses.replace(chosen, prefix="")
 
 
-def _compared(search: Search) -> dict[str, Any]:
+def _compared(search: "Search") -> dict[str, Any]:
     """The better method, and the figures that say so; of equal ones "vectors", which is faster."""
     train = search.sets.train
     if why_no_room(search.initial.architecture, search.task.outputs):
@@ -136,12 +138,12 @@ def _compared(search: Search) -> dict[str, Any]:
     return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}
 
 
-def _of_method(search: Search, name: Any) -> Search:
+def _of_method(search: "Search", name: Any) -> "Search":
     config = dataclasses.replace(search.config, method=name)
     return dataclasses.replace(search, config=config, prefix=f"{name}-")
 
 
-def _cross_validated(search: Search, parts: Folds) -> Any:
+def _cross_validated(search: "Search", parts: Folds) -> Any:
     """Metrics of trainings of all weights, each without a fold, for the examples of that fold.
 
     The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -15,8 +15,6 @@ from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
-from roformer_tf.finetuning.search import Search
-from roformer_tf.finetuning.trial import TrialResult
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
@@ -35,8 +33,12 @@ from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
 from roformer_tf.translation import Message, Translator, terminal_language
 
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Search
+    from roformer_tf.finetuning.trial import TrialResult
+
 # Those of a training run, by set.
-Predictions: TypeAlias = Callable[[TrialResult], dict[str, list[Prediction]]]
+Predictions: TypeAlias = "Callable[[TrialResult], dict[str, list[Prediction]]]"
 
 PREDICTIONS = "predictions.tsv"
 # Its column with the labels of the data.
@@ -61,18 +63,18 @@ class FittedBaseline(NamedTuple):
 class Results:
     """The training runs of a search. The best one on its validation set gives the model."""
 
-    search: Search
-    trials: list[TrialResult]
+    search: "Search"
+    trials: "list[TrialResult]"
     # Those of the same trainings without the teacher, if they are compared.
     without_teacher: "Results | None" = None
 
     @cached_property
-    def best(self) -> TrialResult:
+    def best(self) -> "TrialResult":
         """The training run whose weights are kept."""
         return max(self.trials, key=lambda result: result.goodness)
 
     @property
-    def validated(self) -> list[TrialResult]:
+    def validated(self) -> "list[TrialResult]":
         """The runs whose validation sets are reported: of folds all, otherwise the best one."""
         return self.trials if self.search.sets.folds else [self.best]
 
@@ -87,7 +89,7 @@ class Results:
         """The predictions for `examples`."""
         return self._of_examples(lambda result: result.predictions)
 
-    def _of_examples(self, predictions: Predictions) -> list[Prediction]:
+    def _of_examples(self, predictions: "Predictions") -> list[Prediction]:
         if self.search.sets.test:
             return predictions(self.best)["test"]
         return self._joined([predictions(result)["valid"] for result in self.validated])
@@ -230,7 +232,7 @@ class Results:
         """The baselines of each run of `validated`."""
         return [self._fit_baselines(result) for result in self.validated]
 
-    def _fit_baselines(self, result: TrialResult) -> list[FittedBaseline]:
+    def _fit_baselines(self, result: "TrialResult") -> list[FittedBaseline]:
         """Those of one run. Lexical search predicts for the reported set only."""
         task, test, trial = self.search.task, self.search.sets.test, result.trial
         sets, metric = (trial.train, trial.valid), self.search.metric
@@ -335,7 +337,7 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     )
 
 
-def _described(result: TrialResult) -> dict[str, Any]:
+def _described(result: "TrialResult") -> dict[str, Any]:
     """Lexical features as an entry of report.json; {} without any."""
     if result.lexical is None or result.tfidf is None:
         return {}
@@ -343,7 +345,7 @@ def _described(result: TrialResult) -> dict[str, Any]:
     return {"name": result.tfidf.name, "weight": lexical.weight, "factors": lexical.factors}
 
 
-def _line(result: TrialResult) -> dict[str, Any]:
+def _line(result: "TrialResult") -> dict[str, Any]:
     """A training run as an entry of report.json."""
     return {
         "name": result.trial.name,

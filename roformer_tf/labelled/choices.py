@@ -13,7 +13,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,7 +28,9 @@ from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, ro
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # A gap in a text: #idiom#, as in CHID; [MASK]; or at least three underscores.
 GAP = re.compile(r"#idiom\d*#|\[MASK\]|_{3,}")
@@ -51,7 +53,7 @@ class EncodedChoices(EncodedTexts):
 
 def encode_choices(
     examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
     shared_tokens: bool = False,
 ) -> EncodedChoices:
@@ -70,7 +72,7 @@ def encode_choices(
 
 
 def encode_cloze(
-    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
 ) -> EncodedChoices:
     """Rows of at most `max_length` tokens, with masks in the first gap of the text.
 

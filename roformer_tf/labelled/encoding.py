@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
@@ -64,7 +66,7 @@ class _Row(NamedTuple):
 
 def encode_texts(
     examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
     long_texts: LongTexts = "head",
     shared_tokens: bool = False,
@@ -89,7 +91,7 @@ def encode_texts(
 
 def encode_units(
     examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
     overlapping: bool = False,
 ) -> EncodedTexts:
@@ -261,7 +263,7 @@ def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]
 
 
 def joined(
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     first: list[int],
     second: list[int] | None = None,
     max_length: int | None = None,
@@ -282,7 +284,7 @@ def joined(
 
 
 def _unit_rows(
-    units: list[list[int]], tokenizer: RoFormerTokenizer, room: int, overlapping: bool
+    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int, overlapping: bool
 ) -> tuple[list[_Row], int]:
     """Rows of units, from the token ids of each, and the length of all units in one row."""
     ids = [number for unit in units for number in unit]

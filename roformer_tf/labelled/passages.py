@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -20,7 +20,9 @@ from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, EncodedSides
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
 # Characters that end a sentence; a clause also ends with a comma or a colon.
@@ -66,12 +68,12 @@ class Passages(TrainingData):
     """Texts without labels in batches of pairs: sides and targets as in `SideBatches`."""
 
     texts: list[_Text]
-    tokenizer: RoFormerTokenizer
+    tokenizer: "RoFormerTokenizer"
     max_length: int
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> "Passages":
         """Tokenize texts, each once."""
         texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
@@ -146,7 +148,7 @@ class Passages(TrainingData):
         return inputs, targets, first_weights(len(items), batch_size)
 
 
-def _in_clauses(text: str, tokenizer: RoFormerTokenizer) -> _Text:
+def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
     """Tokenize a text clause by clause; there is at least one token."""
     ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
     for clause in _CLAUSE.findall(text):

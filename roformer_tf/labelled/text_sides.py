@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,7 +22,9 @@ from roformer_tf.labelled.batches import (
 from roformer_tf.labelled.encoding import EncodedTexts, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Target of a candidate that is neither a positive nor a negative of an anchor.
 IGNORED = -1
@@ -76,7 +78,7 @@ class EncodedSides(EncodedTexts):
 
 def encode_separately(
     examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
     passages: bool = False,
 ) -> EncodedSides:

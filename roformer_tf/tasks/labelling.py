@@ -6,22 +6,24 @@ Axes: B sequences, T tokens, C logits.
 import dataclasses
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, to_number
-from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
 from roformer_tf.labelled.examples import UNLABELLED, Example, Label
 from roformer_tf.labelled.splits import Question, example_key, number_strata, text_question
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.columns import LabelSample
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
 class Labelling(Part):
@@ -61,7 +63,7 @@ class Labelling(Part):
     # Rows of a file → examples
 
     @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(cls, sample: "LabelSample") -> str:
         """Why the columns of a file are those of the task; "" if they are not."""
         return ""
 
@@ -177,14 +179,14 @@ class Labelling(Part):
 
     # Examples → sequences and targets
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Sequences of at most `max_length` tokens."""
         task = self.task
         return encode_texts(
             examples, tokenizer, task.max_length, task.long_texts, task.shared_tokens
         )
 
-    def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
+    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
         """Spans of the labels that cannot be predicted, as in `encoding.in_no_window`."""
         return {}
 
@@ -222,7 +224,7 @@ class Labelling(Part):
         stacked = targets if isinstance(soft, list) else np.stack(targets)
         return dataclasses.replace(data, targets=stacked)
 
-    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """The training set, in batches. Raises InputError as `target`."""
         encoded = self.encode(examples, tokenizer)
         return RowBatches(encoded, *self.row_targets(encoded, examples))

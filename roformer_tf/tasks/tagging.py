@@ -3,7 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -28,8 +28,10 @@ from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.tags import schemes
 from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.tokenizer_json import Units
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
 # in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).
@@ -106,7 +108,7 @@ class TaggingLabelling(UnitLabelling):
             return [note + "few enough to be mistakes: all predictions are."]
         return [note + "as in IOB1: predictions need not be either."]
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Each unit has tokens of its own, and is predicted in one window."""
         return encode_units(examples, tokenizer, self.task.max_length)
 
@@ -133,7 +135,7 @@ class TaggingLabelling(UnitLabelling):
         """(T, C) of each sequence, at the first token of each unit."""
         return unit_targets(encoded, logits)[0]
 
-    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """The training set; a conditional random field computes its loss from labels as input."""
         encoded = self.encode(examples, tokenizer)
         labels = self.task.outputs if self.task.crf else 0

@@ -30,8 +30,10 @@ from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.objective import OF_LABELS, TrainingObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, scores_of, unit
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import either
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
 # third that does not; single texts.
@@ -115,12 +117,12 @@ class VectorLabelling(Labelling):
         """A key for each text: no text is in two sets."""
         return [text_key([text]) for text in example.texts]
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedSides:
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
         """A sequence for each text; a long document may have several passages."""
         passages = self.task.long_texts == "windows"
         return encode_separately(examples, tokenizer, self.task.max_length, passages)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
+    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
         """The texts of the sequences from `encode`, all texts of an example in a row."""
         return [text for example in examples for text in example.texts]
 
