@@ -203,6 +203,12 @@ def _main(arguments: list[str]) -> int:
         program = f"roformer-tf {name}" if name in COMMANDS else "roformer-tf"
         print(f"{program}: {message}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
+    except PermissionError as error:
+        if not error.filename:
+            raise
+        message = _("cannot open {file}: permission denied.", file=error.filename)
+        print(f"roformer-tf {name}: {message}", file=sys.stderr)
+        return BAD_INPUT
     except Exception as error:
         problem = _storage_problem(error)
         if not problem:

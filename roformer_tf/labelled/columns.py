@@ -239,6 +239,7 @@ def find_texts(
     elif not candidates:
         candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
     if len(candidates) == 1:
+        _check_whole_text(sample.table, profiles, candidates[0], len(sample.rows))
         return candidates[0], note
     names = candidates or [(name,) for name in free]
     columns = tuple(chain(*names))
@@ -260,6 +261,33 @@ def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[t
         if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
         if folded(name) not in column_names.REMARKS
     ]
+
+
+def _check_whole_text(
+    table: Table, profiles: dict[str, Profile], texts: tuple[str, ...], rows: int
+) -> None:
+    """Raise InputError for a passage next to a question and its choices, which would be ignored."""
+    if tuple(map(folded, texts)) not in column_names.CHOICES:
+        return
+    length = profiles[texts[0]].length
+    # A passage may have several questions, so its cells repeat.
+    others = [
+        name
+        for name, x in profiles.items()
+        if x.length > length and x.filled >= 0.9 * rows and not x.coded and name not in texts
+    ]
+    if others:
+        raise InputError(
+            Message(
+                "{place}: {others} would be ignored, since one column has the text that is read "
+                "with the candidates. Write both into the column {text}, or give --text-columns "
+                "{texts}.",
+                place=table.place,
+                others=others,
+                text=texts[0],
+                texts=_typed(texts),
+            )
+        )
 
 
 def _are_comments(sample: TableSample, column: str) -> bool:

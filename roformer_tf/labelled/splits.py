@@ -125,9 +125,9 @@ def split_examples(
         names = (Message("training"), Message("validation"), Message("test"))
         raise InputError(
             Message(
-                "too few examples to split: {number}. None is left for {names}. Give --valid and "
-                "--test, or more examples.",
-                number=len(examples),
+                "too few different texts to split: {number}. None is left for {names}. Give "
+                "--valid and --test, or more examples.",
+                number=len({example_key(example.texts) for example in examples}),
                 names=[names[side] for side in sorted(missing)],
             )
         )

@@ -183,7 +183,7 @@ def _sentence(lines: list[tuple[int, list[str]]], tags: re.Pattern[str] | None) 
 def _columns_of(line: str) -> list[str]:
     """Split a CoNLL line at tabs or, without tabs, at spaces; a wide space (U+3000) is a unit."""
     if "\t" in line:
-        return line.rstrip("\r\n").split("\t")
+        return line.rstrip(" \r\n").split("\t")
     return re.split(" +", line.strip(" \r\n"))
 
 

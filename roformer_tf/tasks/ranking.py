@@ -48,6 +48,12 @@ class RankingLabelling(Labelling):
         return name.upper()
 
     @classmethod
+    def check(cls, example: Example) -> None:
+        """Refuse equal texts B and C."""
+        if text_key([example.texts[1]]) == text_key([example.texts[2]]):
+            raise BadCellError("has the same text as B and C, so none is nearer")
+
+    @classmethod
     def question(cls, example: Example) -> Question:
         """The texts, B and C in any order, and the text that the label names."""
         nearer = example.texts[2 if example.label == RANKED[1] else 1]

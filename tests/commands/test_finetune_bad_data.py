@@ -76,7 +76,7 @@ BAD = {  # flags: parts of the message
     "--strict --train word.tsv --task regression": ["word.tsv:22", "很高"],
     "--train cut.tsv.gz": ["cut.tsv.gz"],
     "--strict --train untagged.conll": ["untagged.conll:2"],
-    "--train three.tsv": ["too few examples to split: 3"],
+    "--train three.tsv": ["too few different texts to split: 3"],
     "--train good.tsv --task ranking": ["good.tsv", "the task ranking: 3, not 1"],
     "--train good.tsv --task tagging": ["good.tsv"],
     "--train good.tsv --metric f2": ["f2", "macro_f1"],

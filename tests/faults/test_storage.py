@@ -1,5 +1,6 @@
 """A full disk, a damaged checkpoint, a lost shard or a batch with NaN never destroys good data."""
 
+import errno
 import json
 import os
 import re
@@ -19,6 +20,7 @@ from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import training_loop as pretraining
 from roformer_tf.training.run_files import read_metrics
+from tests.support.random_model import random_causal_lm
 
 ROOT = Path(__file__).parents[2]
 
@@ -58,6 +60,23 @@ def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, caps
     assert lines[1]["gradient_norm"] is None
     assert all(np.isfinite(line["loss"]) for line in [lines[0], *lines[2:]])
     assert read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"] < 6
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_model_that_may_not_be_read_ends_in_one_message(file, tmp_path, capsys, monkeypatch):
+    """Files cannot be closed to root, who may run the tests, so opening them is what fails here."""
+    opened = Path.open
+
+    def refuse(path, *arguments, **options):
+        if path.name == file:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return opened(path, *arguments, **options)
+
+    random_causal_lm(model := tmp_path / "model")
+    monkeypatch.setattr(Path, "open", refuse)
+    assert main(["generate", "天气", "--model", str(model)]) == 2
+    message = f"cannot open {model / file}: permission denied."
+    assert capsys.readouterr().err.splitlines()[-1] == f"roformer-tf generate: {message}"
 
 
 @pytest.mark.usefixtures("eager_steps")

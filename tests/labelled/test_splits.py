@@ -204,11 +204,11 @@ def test_a_fraction_of_zero_gives_an_empty_set():
 
 def test_too_few_examples_are_an_input_error():
     with pytest.raises(
-        InputError, match=r"too few examples to split: 3. None is left for validation"
+        InputError, match=r"too few different texts to split: 3. None is left for validation"
     ):
         split_examples(make("010"), TASKS["classification"])
     repeated = [Example(("one",), "0", ""), Example(("two",), "1", "")] * 50
-    with pytest.raises(InputError, match="Give --valid and --test"):
+    with pytest.raises(InputError, match=r"texts to split: 2.*Give --valid and --test"):
         split_examples(repeated, TASKS["classification"])
 
 

@@ -275,6 +275,13 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
 
 
+def test_spaces_at_the_end_of_lines_are_no_part_of_tags(tmp_path):
+    path = tmp_path / "a.conll"
+    path.write_text("北\tB-LOC \n京\tI-LOC  \n \tO\n人\tO \n\n" * 2, "utf-8")
+    labels = ("B-LOC", "I-LOC", "O", "O")
+    assert [(x.units, x.label) for x in read(path)[1]] == [(tuple("北京 人"), labels)] * 2
+
+
 def test_part_of_speech_tags_are_evaluated_by_unit(tmp_path):
     sentences = [[("我", "PN"), ("去", "VV"), ("一", "M")], [("好", "O"), ("书", "NN")]]
     examples = read(conll(tmp_path / "a.conll", sentences))[1]

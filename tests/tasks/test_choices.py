@@ -194,6 +194,17 @@ def test_an_answer_column_is_the_label_if_there_are_choices(text, tmp_path):
     assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == [0, 1]
 
 
+@pytest.mark.parametrize("task", [None, "multiple-choice"])
+def test_a_passage_next_to_question_and_choices_is_not_ignored(task, tmp_path):
+    text = "昨天下午小明和他的妹妹一起去了公园，晚上才回家。"
+    row = {"context": text, "question": "小明去了哪里？", "choices": ["公园", "学校"], "label": 0}
+    path = write(tmp_path / "a.jsonl", [row] * 9)
+    with pytest.raises(InputError, match=r"context would be ignored.*into the column question"):
+        find_layout(path, ColumnsConfig(), task, TASKS)
+    columns = ColumnsConfig(text_columns=("question", "choices"))
+    assert find_layout(path, columns, task, TASKS).text_columns == ("question", "choices")
+
+
 def test_questions_of_c3_are_read_from_its_arrays(tmp_path):
     questions = [
         {"question": "他去哪儿？", "choice": ["北京", "上海", "公园"], "answer": "上海"},
