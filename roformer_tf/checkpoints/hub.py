@@ -22,7 +22,7 @@ from urllib.parse import quote
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, write_json
+from roformer_tf.files import hash_file, parse_json, write_json
 
 _MODELSCOPE = "modelscope:"
 _BRANCHES = {"": "main", _MODELSCOPE: "master"}  # of a source without a revision, by its prefix
@@ -257,7 +257,4 @@ def _is_right(path: Path, file: HubFile) -> bool | None:
         digest = hashlib.sha1(start, usedforsecurity=False)
     else:
         return None
-    with path.open("rb") as content:
-        for block in iter(lambda: content.read(1 << 20), b""):
-            digest.update(block)
-    return digest.hexdigest() == (file.sha256 or file.git)
+    return hash_file(path, digest) == (file.sha256 or file.git)

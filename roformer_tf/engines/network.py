@@ -14,7 +14,6 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
-from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.names import half_order
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
@@ -94,8 +93,6 @@ class Network:
     part: Part = "hidden"
     meaning: OutputKind | None = None
     """Of an exported graph."""
-    pooling: Pooling = "mean"
-    """For vectors."""
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
@@ -262,7 +259,7 @@ class _Writer:
 
         hidden: the hidden states of all tokens, if the graph has them.
         """
-        graph, pooling = self.graph, self.network.pooling
+        graph, pooling = self.graph, self.config.pooling
         if pooling == "mean":
             hidden = self.hidden() if hidden is None else hidden
             return graph.mean_of_tokens(hidden, graph.input("token_ids"))

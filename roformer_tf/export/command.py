@@ -116,5 +116,6 @@ def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
 
     settings = replace(embedder.config, fingerprint=embedder.fingerprint)
     tokenizer = embedder.tokenizer.replaced(units=None)
-    network = opened.vector_network(settings.pooling, "vectors", dimensions=dimensions)
+    changes = opened.vector_changes(settings.pooling)
+    network = opened.network("vectors", changes=changes, dimensions=dimensions)
     return Exportable(opened, model, outputs, network, tokenizer, settings, "RoFormerModel")

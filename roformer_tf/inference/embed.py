@@ -20,7 +20,6 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import check_pooling, embedding_settings
 from roformer_tf.engines.choice import KERAS, Choice, Engine, Precision
-from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_number, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
@@ -110,6 +109,12 @@ class TextEmbedder:
     def is_cut(self, text: str) -> bool:
         """Whether a text is longer than the model reads."""
         return len(self.tokenizer.ids(text)) > self.config.max_length - SPECIALS
+
+    def cut_note(self, cut: int) -> str:
+        """For the user: so many texts were cut; "" for none."""
+        length = self.config.max_length
+        note = Message("{cut:,} longer than {length} tokens and cut.", cut=cut, length=length)
+        return note if cut else ""
 
     def embed(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> np.ndarray:
         """Vectors of texts, in their order: (texts, D) float32 of length 1.
@@ -231,20 +236,9 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     hint = f"the size of the vectors of {opened.name}"
     check_number("dimensions", dimensions, at_least=1, at_most=hidden, hint=hint)
     tokenizer, choice = opened.tokenizer, opened.choice()
-    pooled: Any
-    if choice.engine == "keras":
-        from roformer_tf.models.heads import RoFormerForSentenceEmbedding
-
-        pooled = opened.keras_model(
-            RoFormerForSentenceEmbedding,
-            choice.precision,
-            *_parts(config.pooling),
-            attention_type=opened.vector_attention,
-            pooling=config.pooling,
-        )
-    else:
-        network = opened.vector_network(config.pooling, "pooled")
-        pooled = graph_model(network, choice.engine, choice.precision)
+    needed, changes = _parts(config.pooling), opened.vector_changes(config.pooling)
+    name = "RoFormerForSentenceEmbedding"
+    pooled = opened.model("pooled", name, choice, *needed, changes=changes)
     mark = fingerprint(opened, config, dimensions or hidden)
     return TextEmbedder(opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice)
 

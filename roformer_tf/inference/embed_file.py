@@ -59,34 +59,27 @@ def embed_file(config: EmbedConfig) -> None:
     Raises InputError, and leaves no file, where a row holds no text.
     """
     check_output(config.output, config.input, only=FORMATS)
-    with checked_texts(config.input, config.reading) as texts:
-        embedder = config.vectors.open(config.model)
-        report(*embedder.notes)
-        began, cut = time.perf_counter(), 0
-        with (
-            vector_file(config.output, embedder, len(texts)) as write,
-            Progress(desc=Message("embed"), unit=Message("texts"), total=len(texts)) as bar,
-        ):
-            for block in embedder.blocks(texts, config.vectors.batch_size):
-                write(block.texts, block.vectors)
-                bar.update(len(block.texts))
-                cut += block.cut
-        report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
-
-
-def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
-    """One line on the whole file."""
-    facts = Message(
-        "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second",
-        rows=rows,
-        seconds=seconds,
-        speed=rows / max(seconds, 1e-9),
-    )
-    if not cut:
-        return Message("{report}.", report=facts)
-    length = embedder.config.max_length
-    return Message(
-        "{facts}; {cut:,} longer than {length} tokens and cut.", facts=facts, cut=cut, length=length
+    texts = checked_texts(config.input, config.reading)
+    embedder = config.vectors.open(config.model)
+    report(*embedder.notes)
+    began, cut = time.perf_counter(), 0
+    with (
+        vector_file(config.output, embedder, len(texts)) as write,
+        Progress(desc=Message("embed"), unit=Message("texts"), total=len(texts)) as bar,
+    ):
+        for block in embedder.blocks(texts, config.vectors.batch_size):
+            write(block.texts, block.vectors)
+            bar.update(len(block.texts))
+            cut += block.cut
+    seconds = time.perf_counter() - began
+    report(
+        Message(
+            "texts: {rows:,}; {seconds:.1f} s, {speed:,.0f} a second.",
+            rows=len(texts),
+            seconds=seconds,
+            speed=len(texts) / max(seconds, 1e-9),
+        ),
+        embedder.cut_note(cut),
     )
 
 

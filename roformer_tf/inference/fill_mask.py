@@ -7,7 +7,6 @@ from typing import Annotated, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.engines.choice import KERAS, Choice, Engine, Precision
-from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import EACH_TOKEN
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
@@ -81,15 +80,8 @@ class MaskedModel(NamedTuple):
     def of(cls, opened: OpenedModel) -> "MaskedModel":
         """Use an opened checkpoint as a masked language model, whatever it was trained for."""
         tokenizer, choice = opened.tokenizer, opened.choice()
-        model: Any
-        if choice.engine == "keras":
-            from roformer_tf.models.heads import RoFormerForMaskedLM
-
-            model = opened.keras_model(RoFormerForMaskedLM, choice.precision)
-        else:
-            config = opened.checkpoint.config.replace(attention_type="bidirectional")
-            network = opened.network("masked", config=config)
-            model = graph_model(network, choice.engine, choice.precision)
+        changes = {"attention_type": "bidirectional"}
+        model = opened.model("masked", "RoFormerForMaskedLM", choice, changes=changes)
         return cls(model, tokenizer, choice)
 
 
@@ -137,23 +129,19 @@ def check_fills_masks(opened: OpenedModel) -> None:
     """
     checkpoint = opened.checkpoint
     heads = sorted(checkpoint.parts & {"classifier", *EACH_TOKEN})
-    reason = ""
     if heads:
         reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"
     elif not checkpoint.is_language_model:
-        reason = (
-            f"it holds {', '.join(sorted(checkpoint.parts))} alone, without the head that "
-            "scores the vocabulary, whose weights would be random"
-        )
-    elif checkpoint.attention_type == "unilm":
-        reason = "it is a sim model, which was trained to generate text"
-    elif checkpoint.attention_type == "causal" == checkpoint.config.attention_type:
-        reason = 'by its config ("causal") it was trained to predict the next token'
-    elif checkpoint.attention_type == "causal" or checkpoint.is_called_gpt:
+        reason = f"it holds {', '.join(sorted(checkpoint.parts))}, without a language model's head"
+    elif checkpoint.config.attention_type is None and checkpoint.is_called_gpt:
         reason = (
             'by its name it is a gpt model (if not, put "attention_type": "bidirectional" into its '
             "config)"
         )
+    elif checkpoint.attention_type != "bidirectional":
+        reason = f"it was trained to generate text (its attention is {checkpoint.attention_type})"
+    else:
+        reason = ""
     if reason:
         raise InputError(
             f"{opened.name} fills no masks: {reason}. Give a masked language model, such as "

@@ -103,8 +103,7 @@ def generate(config: GenerateConfig) -> None:
     check_output(config.output, config.input)
     texts = list(config.text)
     if config.input is not None:
-        with checked_texts(config.input, config.reading) as checked:
-            texts = list(checked)
+        texts = checked_texts(config.input, config.reading)
     model = open_generator(config.model, config.attention_type, config.precision)
     if config.paraphrases and getattr(model, "pooler", None) is None:
         raise InputError(

@@ -237,10 +237,24 @@ class OpenedModel:
         model.tokenizer = self.tokenizer
         return model
 
-    def network(self, part: Any, **settings: Any) -> Network:
-        """The network that a graph is written from."""
-        config = settings.pop("config", self.checkpoint.config)
+    def network(self, part: Any, *, changes: Mapping[str, Any] = {}, **settings: Any) -> Network:
+        """The network that a graph is written from; changes: of the configuration."""
+        config = self.checkpoint.config.replace(**changes)
         return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
+
+    def model(
+        self, part: str, name: str, choice: Choice, *needed: str, changes: Mapping[str, Any]
+    ) -> Any:
+        """A graph of a part of the network, or the Keras model of this name in `models.heads`.
+
+        needed: the parts that the Keras model reads. changes: of the configuration.
+        """
+        if choice.engine != "keras":
+            network = self.network(part, changes=changes)
+            return graph_model(network, choice.engine, choice.precision, self.threads)
+        from roformer_tf.models import heads
+
+        return self.keras_model(getattr(heads, name), choice.precision, *needed, **changes)
 
     @property
     def vector_attention(self) -> str:
@@ -250,10 +264,9 @@ class OpenedModel:
         is_gpt = self.checkpoint.attention_type == "bidirectional" and self.checkpoint.is_called_gpt
         return "causal" if is_gpt else self.checkpoint.attention_type
 
-    def vector_network(self, pooling: Pooling, part: str, **settings: Any) -> Network:
-        """The network of vectors: "pooled" hidden states, or finished "vectors"."""
-        config = self.checkpoint.config.replace(attention_type=self.vector_attention)
-        return self.network(part, config=config, pooling=pooling, **settings)
+    def vector_changes(self, pooling: Pooling) -> dict[str, Any]:
+        """Changes of the configuration for a model that gives vectors."""
+        return {"attention_type": self.vector_attention, "pooling": pooling}
 
     def finetuned(self) -> Finetuned:
         """The model that `finetune` or `export` wrote, or a classifier from transformers.
@@ -306,8 +319,9 @@ class OpenedModel:
             # One of several server processes maps the graph that the first one has written.
             model = onnx_session(self.shared, choice.precision, self.threads)
         else:
-            part, pooling = task.decoding.graph_part, cast(Pooling, self.checkpoint.config.pooling)
-            network = self.vector_network(pooling, part) if part == "pooled" else self.network(part)
+            part = task.decoding.graph_part
+            changes = {"attention_type": self.vector_attention} if part == "pooled" else {}
+            network = self.network(part, changes=changes)
             model = graph_model(network, choice.engine, choice.precision, self.threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)

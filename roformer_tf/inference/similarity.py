@@ -66,18 +66,18 @@ def similarity(config: SimilarityConfig) -> None:
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
-    with checked_texts(config.input, config.reading, PAIR, tuple) as pairs:
-        embedder = _opened(config, chain.from_iterable(pairs))
-        with (
-            opened_text(config.output) as out,
-            Progress(desc=Message("similarity"), unit=Message("pairs"), total=len(pairs)) as bar,
-        ):
-            out.write(tsv_line((*PAIR, SCORE)))
-            for chunk in chunks(pairs, CHUNK // 2):  # two texts each
-                scores = cosines(embedder, chunk, config.vectors.batch_size)
-                for pair, cosine in zip(chunk, scores.tolist(), strict=True):
-                    out.write(tsv_line((*pair, f"{cosine:.6f}")))
-                bar.update(len(chunk))
+    pairs = checked_texts(config.input, config.reading, PAIR, tuple)
+    embedder = _opened(config, chain.from_iterable(pairs))
+    with (
+        opened_text(config.output) as out,
+        Progress(desc=Message("similarity"), unit=Message("pairs"), total=len(pairs)) as bar,
+    ):
+        out.write(tsv_line((*PAIR, SCORE)))
+        for chunk in chunks(pairs, CHUNK // 2):  # two texts each
+            scores = cosines(embedder, chunk, config.vectors.batch_size)
+            for pair, cosine in zip(chunk, scores.tolist(), strict=True):
+                out.write(tsv_line((*pair, f"{cosine:.6f}")))
+            bar.update(len(chunk))
 
 
 def cosines(
@@ -94,10 +94,7 @@ def cosines(
 
 def _opened(config: SimilarityConfig, texts: Iterable[str]) -> TextEmbedder:
     embedder = config.vectors.open(config.model)
-    report(*embedder.notes)
-    if cut := sum(map(embedder.is_cut, texts)):
-        length = embedder.config.max_length
-        report(Message("{cut:,} longer than {length} tokens and cut.", cut=cut, length=length))
+    report(*embedder.notes, embedder.cut_note(sum(map(embedder.is_cut, texts))))
     return embedder
 
 

@@ -1,15 +1,12 @@
-"""Files of texts that are checked as a whole before any text is used, and then read again.
+"""Files of texts that are read and checked as a whole before any text is used.
 
 A matrix of vectors, for example, needs the number of texts, and a text in every row.
 """
 
-import json
 import sys
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import IO, Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -19,8 +16,6 @@ from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
-
-CheckedRow = TypeVar("CheckedRow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,48 +44,25 @@ class Texts(Classification):
     name: ClassVar[str] = "texts"
 
 
-class CheckedRows(Generic[CheckedRow]):
-    """The rows of a file, none of them bad; they can be read several times."""
+def checked_rows(name: str, rows: Iterable[Any], description: str) -> list[Any]:
+    """The rows of a file by its name, among which bad ones are a `BadLine`.
 
-    def __init__(self, file: IO[str], make: Callable[[Any], CheckedRow]) -> None:
-        self._file, self._make = file, make
-        self.count = 0
-
-    def __len__(self) -> int:
-        return self.count
-
-    def __iter__(self) -> Iterator[CheckedRow]:
-        self._file.seek(0)
-        return (self._make(json.loads(line)) for line in self._file)
-
-
-@contextmanager
-def checked_rows(
-    name: str, rows: Iterable[Any], make: Callable[[Any], CheckedRow], description: str
-) -> Iterator[CheckedRows[CheckedRow]]:
-    """Rows of a file by its name, bad ones as `BadLine`; `make` restores a row from its JSON.
-
-    They are stored in a temporary file: memory holds one at a time, and a pipe is read once.
     description: printed on stderr, such as which columns are read. Raises InputError, naming all of
     them, for bad rows, and for a file without any row.
     """
-    skipped = SkippedRows(name)
-    with tempfile.TemporaryFile("w+", encoding="ascii") as file:
-        checked = CheckedRows(file, make)
-        for row in rows:
-            if isinstance(row, BadLine):
-                skipped.add(row)
-            else:
-                # In ASCII, since a JSON input may hold a lone surrogate, which has no UTF-8.
-                file.write(json.dumps(row) + "\n")
-                checked.count += 1
-        if skipped.count():
-            bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
-            raise InputError(f"rows without text: {skipped.count():,}\n{bad}\nFix or remove them.")
-        if not checked.count:
-            raise no_text(name)
-        report(description)
-        yield checked
+    checked, skipped = list[Any](), SkippedRows(name)
+    for row in rows:
+        if isinstance(row, BadLine):
+            skipped.add(row)
+        else:
+            checked.append(row)
+    if skipped.count():
+        bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
+        raise InputError(f"rows without text: {skipped.count():,}\n{bad}\nFix or remove them.")
+    if not checked:
+        raise no_text(name)
+    report(description)
+    return checked
 
 
 def no_text(name: str) -> InputError:
@@ -104,15 +76,15 @@ def checked_texts(
     path: str,
     config: TextFileConfig,
     columns: tuple[str, ...] = ("text",),
-    make: Callable[[list[str]], Any] = lambda texts: texts[0],
-) -> AbstractContextManager[CheckedRows[Any]]:
+    make: Callable[[Sequence[str]], Any] = lambda texts: texts[0],
+) -> list[Any]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
     make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
     to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
-    rows = (row if isinstance(row, BadLine) else row.texts for row in to_predict.examples)
-    return checked_rows("stdin" if is_stdin(path) else path, rows, make, to_predict.report)
+    rows = (row if isinstance(row, BadLine) else make(row.texts) for row in to_predict.examples)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, to_predict.report)
 
 
 def check_not_blank(name: str, texts: Sequence[str]) -> None:

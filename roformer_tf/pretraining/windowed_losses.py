@@ -10,7 +10,7 @@ window has are evaluated in it:
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -20,13 +20,11 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.errors import InputError
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
+from roformer_tf.pretraining.initialization import PretrainedLM
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.pretraining.initialization import PretrainedLM
 
 # Or one sequence, if it is longer. A causal model scores the vocabulary at every token: fewer fit.
 TOKENS_PER_BATCH: Mapping[ObjectiveName, int] = {"masked": 8192, "causal": 2048}
@@ -165,7 +163,7 @@ def predicted_texts(
 
 
 def token_losses(
-    model: "PretrainedLM",
+    model: PretrainedLM,
     tokenizer: RoFormerTokenizer,
     objective: ObjectiveName,
     texts: Sequence[PredictedText],

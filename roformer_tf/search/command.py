@@ -184,8 +184,7 @@ def _queries(config: SearchConfig) -> Sequence[str]:
     # --text-columns is for the documents, if both are files.
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
-    with checked_texts(config.queries[0], reading) as texts:
-        return list(texts)
+    return checked_texts(config.queries[0], reading)
 
 
 def _is_file(query: str) -> bool:
@@ -199,16 +198,15 @@ def _is_file(query: str) -> bool:
 
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
     """Add the documents of a file to the index."""
-    with checked_documents(path, config.reading, config.id_column) as documents:
-        added = add_documents(
-            folder,
-            embedder,
-            documents,
-            passage_length=config.passage_length,
-            hybrid_weight=config.hybrid_weight,
-            beginning_weight=config.beginning_weight,
-            batch_size=config.vectors.batch_size,
-        )
+    added = add_documents(
+        folder,
+        embedder,
+        checked_documents(path, config.reading, config.id_column),
+        passage_length=config.passage_length,
+        hybrid_weight=config.hybrid_weight,
+        beginning_weight=config.beginning_weight,
+        batch_size=config.vectors.batch_size,
+    )
     if config.index is None:
         return
     report(

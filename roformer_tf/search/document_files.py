@@ -3,19 +3,13 @@
 import json
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from datetime import date
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.text_files import (
-    CheckedRows,
-    TextFileConfig,
-    Texts,
-    checked_rows,
-    checked_texts,
-)
+from roformer_tf.inference.text_files import TextFileConfig, Texts, checked_rows, checked_texts
 from roformer_tf.labelled.cells import read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column
@@ -59,7 +53,7 @@ class Document(NamedTuple):
 
 def checked_documents(
     path: str, config: TextFileConfig, id_column: str | None = None
-) -> AbstractContextManager[CheckedRows[Document]]:
+) -> list[Document]:
     """The documents of a file, with their ids and metadata if it has columns.
 
     Of several text columns, such as a title and a text, a document has the texts of all, in their
@@ -74,7 +68,7 @@ def checked_documents(
     texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
     ids = _find_ids(columns.open(path, names), texts, id_column)
     rows = (read_row(row, _document, texts, ids) for row in columns.open(path, names).rows)
-    return checked_rows(path, rows, lambda values: Document(*values), description)
+    return checked_rows(path, rows, description)
 
 
 def _find_ids(table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:

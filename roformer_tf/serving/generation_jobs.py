@@ -87,17 +87,14 @@ def generate_batch(
     count_tokens: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Generate for all jobs in one batch; each is delivered as soon as it is complete."""
-    candidates: dict[int, list[str]] = {}
 
     def on_done(number: int, results: Any) -> None:
         count_tokens(sum(len(result.token_ids) for result in results))
         job = jobs[number]
-        if not job.paraphrases:
-            deliver(number, results)
-        elif job.cancelled.is_set():
-            deliver(number, [])
-        else:
-            candidates[number] = [result.text for result in results]
+        if job.paraphrases and not job.cancelled.is_set():
+            candidates = [[result.text for result in results]]
+            (results,) = nearest_paraphrases(served.model, [job.text], candidates, job.paraphrases)
+        deliver(number, results)
 
     served.model.generate_ids(
         [job.token_ids for job in jobs],
@@ -108,14 +105,6 @@ def generate_batch(
         on_done=on_done,
         given_up=lambda number: jobs[number].cancelled.is_set(),
     )
-    if not candidates:
-        return
-    # Paraphrases are the candidates nearest to the text, by vectors that are computed together.
-    texts = [jobs[number].text for number in candidates]
-    largest = max(jobs[number].paraphrases for number in candidates)
-    nearest = nearest_paraphrases(served.model, texts, [*candidates.values()], largest)
-    for number, results in zip(candidates, nearest, strict=True):
-        deliver(number, results[: jobs[number].paraphrases])
 
 
 def jobs_of(

@@ -22,7 +22,8 @@ MUON_MOMENTUM = 0.95
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 # The variable with the numbers of a schedule. Checkpoints of a run do not have it.
 SCHEDULE = "schedule"
-
+# The numbers of a schedule, in the order of that variable.
+NUMBERS = ("peak", "warmup_steps", "total_steps", "decay_steps")
 
 # Names of weights without decay: those of norms, biases and label transitions. A layer's name, such
 # as "LayerNorm", would match none.
@@ -71,26 +72,19 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
 
     def _numbers(self) -> list[float]:
-        return [self.peak, self.warmup_steps, self.total_steps, self.decay_steps]
+        return [getattr(self, name) for name in NUMBERS]
 
     def adjust(self, other: "WarmupDecay") -> None:
         """Take over the numbers of another schedule with the same `accumulate` and shape."""
-        self.peak, self.warmup_steps = other.peak, other.warmup_steps
-        self.total_steps, self.decay_steps = other.total_steps, other.decay_steps
+        for name in NUMBERS:
+            setattr(self, name, getattr(other, name))
         assert self.numbers is not None
         self.numbers.assign(self._numbers())
 
     def get_config(self) -> dict[str, Any]:
         """The arguments, for Keras' serialization."""
-        return {
-            "peak": self.peak,
-            "warmup_steps": self.warmup_steps,
-            "total_steps": self.total_steps,
-            "accumulate": self.accumulate,
-            "decay_steps": self.decay_steps,
-            "shape": self.shape,
-            "begin": self.begin,
-        }
+        names = (*NUMBERS, "accumulate", "shape", "begin")
+        return {name: getattr(self, name) for name in names}
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

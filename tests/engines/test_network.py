@@ -72,7 +72,7 @@ def test_logits_of_a_classifier_equal_those_of_transformers(engine, released, re
 
 def test_sentence_vectors_equal_the_recorded_ones(engine, released, recorded):
     arrays = recorded("sim_char")
-    network = network_of(released("sim_char"), "vectors", pooling="pooler")
+    network = network_of(released("sim_char"), "vectors", config={"pooling": "pooler"})
     inputs = {key: arrays[f"sentence_{key}"].astype("int32") for key in network.inputs}
     got = graph_model(network, engine, "float32")(inputs)
     np.testing.assert_allclose(got, arrays["sentence_unit"], rtol=0, atol=BOUND)
@@ -179,7 +179,7 @@ def test_next_token_logits_equal_keras(family, engine, random_inputs):
 def test_vectors_are_pooled_truncated_and_normalized(pooling, engine, random_inputs):
     config, arrays, expected = vectors_of(pooling, random_inputs)
     for settings, rows_and_vectors in expected:
-        network = Network(config, arrays, "vectors", pooling=pooling, **settings)
+        network = Network(config.replace(pooling=pooling), arrays, "vectors", **settings)
         run = graph_model(network, engine, "float32")
         for inputs, want in rows_and_vectors:
             np.testing.assert_allclose(run(inputs), want, atol=BOUND)

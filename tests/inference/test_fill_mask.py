@@ -126,12 +126,12 @@ def convert(folder, source, cls, **overrides):
     return folder
 
 
-CAUSAL = "trained to predict the next token"
+CAUSAL = "its attention is causal"
 REFUSED = {  # part of the message: a function of (folder, released) that returns such a source
     "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
     CAUSAL: lambda folder, released: convert(folder, released("gpt_char"), RoFormerForCausalLM),
-    "is a sim model": lambda folder, released: released("sim_char"),
-    "holds encoder alone": lambda folder, released: convert(
+    "its attention is unilm": lambda folder, released: released("sim_char"),
+    "holds encoder, without": lambda folder, released: convert(
         folder, released("char"), RoFormerEncoder
     ),
     "it has a classifier": lambda folder, released: released("hf_word_seqcls"),

@@ -82,8 +82,7 @@ def read(path):
     if path.name.startswith("a.conll"):
         return list(read_sentences(path))
     if path.name.startswith(("a.txt", "utf16.txt", "many")):
-        with checked_texts(str(path), TextFileConfig()) as texts:
-            return list(texts)
+        return checked_texts(str(path), TextFileConfig())
     return [None for _ in open_table(path, lambda rows: Top(0, True)).rows]
 
 
