@@ -66,8 +66,9 @@ def checked_documents(
         return checked_texts(path, config, names, lambda texts: Document(" ".join(texts)))
 
     texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
-    ids = _find_ids(columns.open(path, names), texts, id_column)
-    rows = (read_row(row, _document, texts, ids) for row in columns.open(path, names).rows)
+    table = columns.open(path, names)
+    ids = _find_ids(table, texts, id_column)
+    rows = (read_row(row, _document, texts, ids) for row in table.rows)
     return checked_rows(path, rows, description)
 
 

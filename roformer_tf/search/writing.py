@@ -5,7 +5,7 @@ goes on with the first document that is missing; what it had reported is there.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -51,7 +51,7 @@ class Added:
 def add_documents(
     folder: str | Path,
     embedder: TextEmbedder,
-    documents: Iterable[Document],
+    documents: Sequence[Document],
     *,
     passage_length: int | None = None,
     hybrid_weight: float | None = None,
@@ -61,10 +61,10 @@ def add_documents(
     """Create an index of documents, or add them to the one that is there.
 
     A document with the id of another one replaces it; one that is there already is not embedded
-    again. documents are iterated several times. passage_length: tokens of a passage, by default the
-    model's longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an
-    index that is there. Raises InputError for an index of another model or of other passages, and
-    for a vector that is not finite: blocks that were committed before that stay.
+    again. passage_length: tokens of a passage, by default the model's longest text; hybrid_weight,
+    beginning_weight: stored for searches, and changed in an index that is there. Raises InputError
+    for an index of another model or of other passages, and for a vector that is not finite: blocks
+    that were committed before that stay.
     """
     folder = Path(folder)
     if not is_index(folder):  # raises for a folder that holds something else
@@ -76,11 +76,8 @@ def add_documents(
         with transaction(connection):
             manifest = _manifest(connection, folder, embedder, passage_length, weights)
             known = dict(connection.execute("SELECT identity, content FROM documents"))
-        plan, added = _plan(documents, known)
-        changed = (x for x, is_changed in zip(documents, plan, strict=True) if is_changed)
-        with Progress(
-            desc=Message("index"), unit=Message("documents"), total=int(plan.sum())
-        ) as bar:
+        changed, added = _plan(documents, known)
+        with Progress(desc=Message("index"), unit=Message("documents"), total=len(changed)) as bar:
             for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
                 texts = [document.text for document in block]
                 passages = embedder.passages(texts, manifest.passage_length, batch_size)
@@ -141,29 +138,28 @@ def _manifest(
     return manifest
 
 
-def _plan(documents: Iterable[Document], known: dict[bytes, bytes]) -> tuple[np.ndarray, Added]:
-    """Which of the documents are to be written (bool), and counts. Updates `known`.
+def _plan(documents: Sequence[Document], known: dict[bytes, bytes]) -> tuple[list[Document], Added]:
+    """The documents that are to be written, and counts. Updates `known`.
 
     Raises InputError for an id that two different documents have.
     """
-    plan, seen = [], set()
-    new = updated = 0
+    changed, seen = list[Document](), set()
+    new = 0
     for document in documents:
-        identity = _identity(document.id, document.text)
+        identity, content = _identity(document.id, document.text), document.content
         before = known.get(identity)
-        if document.id is not None and identity in seen and before != document.content:
+        if document.id is not None and identity in seen and before != content:
             raise InputError(
                 f"two different documents have the id {document.id!r}. Give each an id of its "
                 "own, or name another column by --id-column."
             )
-        write = identity not in seen and before != document.content
-        plan.append(write)
-        new += write and before is None
-        updated += write and before is not None
+        if identity not in seen and before != content:
+            changed.append(document)
+            new += before is None
+            known[identity] = content
         seen.add(identity)
-        if write:
-            known[identity] = document.content
-    return np.array(plan, bool), Added(new, updated, len(plan) - new - updated, 0)
+    unchanged = len(documents) - len(changed)
+    return changed, Added(new, len(changed) - new, unchanged, 0)
 
 
 def _identity(name: str | None, text: str) -> bytes:

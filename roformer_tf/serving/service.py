@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 
@@ -25,10 +25,16 @@ from roformer_tf.serving.vector_batches import ServedVectors
 WITHOUT_INDEX: dict[str, Any] = {"index": None, "hybrid": False, "rerank": None, "writable": False}
 
 
-def open_service(
-    config: ServeConfig, parts: Sequence[WorkerPart | None] = ()
-) -> tuple[FastAPI, list[Choice]]:
-    """Load the models, for what they were trained for: their application, and what computes each.
+class Service(NamedTuple):
+    """An application with its models loaded."""
+
+    app: FastAPI
+    choices: list[Choice]
+    """What computes each model."""
+
+
+def open_service(config: ServeConfig, parts: Sequence[WorkerPart | None] = ()) -> Service:
+    """Load the models, for what they were trained for, and create their application.
 
     parts: of one of several processes, for each model. Raises InputError for a model that cannot
     be served.
@@ -38,7 +44,8 @@ def open_service(
     for source, name, part in zip(config.model, config.model_names, parts, strict=True):
         own = config if source == indexed else replace(config, **WITHOUT_INDEX)
         models.append(_load(source, name, own, part, metrics))
-    return create_app(models, metrics, config), [model.choice for model in models]
+    app = create_app(models, metrics, config)
+    return Service(app, [model.choice for model in models])
 
 
 def _indexed(config: ServeConfig) -> str:

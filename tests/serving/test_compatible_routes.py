@@ -28,7 +28,7 @@ PROMPTS = ["今天天气很好", "我们"]
 
 
 def client_of(model, **settings):
-    return testclient.TestClient(open_service(ServeConfig(model=(str(model),), **settings))[0])
+    return testclient.TestClient(open_service(ServeConfig(model=(str(model),), **settings)).app)
 
 
 @pytest.fixture(scope="module")

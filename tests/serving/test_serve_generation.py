@@ -490,7 +490,7 @@ def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
     masked_lm.save_pretrained(masked)
 
     def paths(**settings):
-        description = open_service(ServeConfig(**settings))[0].openapi()
+        description = open_service(ServeConfig(**settings)).app.openapi()
         name = description["info"]["title"].removeprefix("roformer_tf: ")
         return name, description["paths"].keys() & {"/predict", "/generate"}
 

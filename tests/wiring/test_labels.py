@@ -255,7 +255,7 @@ def served(prepared, folder, engine, tmp_path, workers=1, **_):
     texts = [
         list(item.texts) if len(item.texts) > 1 else item.texts[0] for item in prepared.examples
     ]
-    app = open_service(config, [part])[0]
+    app = open_service(config, [part]).app
     (actual,) = post(app, ("/predict", {"texts": texts}))
     return actual["predictions"]
 
