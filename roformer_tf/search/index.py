@@ -11,13 +11,12 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import DamagedError
-from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.search.database import (
     VERSION,
     Connection,
@@ -30,6 +29,9 @@ from roformer_tf.search.database import (
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.keywords import document_terms, hybrid_scores
 from roformer_tf.top_k import top_k
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 
 # How often the words of a document's beginning count, and BM25's k1. Measured in docs/LOG.md.
 BEGINNING_TIMES, K1, FTS5_K1 = 3, 2.0, 1.2
@@ -61,7 +63,7 @@ class Manifest:
     """Weight of a document's first passage relative to its nearest one."""
     version: int = VERSION
 
-    def settings(self, wanted: VectorSettings) -> VectorSettings:
+    def settings(self, wanted: "VectorSettings") -> "VectorSettings":
         """The settings of vectors, those of the index where the user gives none."""
         return replace(
             wanted,
@@ -70,7 +72,7 @@ class Manifest:
             max_length=wanted.max_length or self.max_length,
         )
 
-    def check_model(self, folder: Path, embedder: TextEmbedder) -> None:
+    def check_model(self, folder: Path, embedder: "TextEmbedder") -> None:
         """Raise DamagedError unless a model gives the vectors of the index in this folder."""
         if embedder.fingerprint == self.fingerprint:
             return

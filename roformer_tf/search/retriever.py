@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
@@ -16,6 +16,9 @@ from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.reranking import Reranking, fused
 from roformer_tf.tasks.classification import ENTAILMENT
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
 
 # Queries that are embedded at a time.
 QUERIES = 1024
@@ -94,7 +97,7 @@ class Retriever:
     """An open index, the model of its vectors, and how it is searched."""
 
     index: SearchIndex
-    embedder: TextEmbedder
+    embedder: "TextEmbedder"
     hybrid: bool = False
     weight: float | None = None
     """Of a cosine, which implies a hybrid search; by default the index's own."""

@@ -9,12 +9,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.search.database import (
@@ -30,6 +29,9 @@ from roformer_tf.search.index import Manifest, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
 
 # Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
@@ -50,7 +52,7 @@ class Added:
 
 def add_documents(
     folder: str | Path,
-    embedder: TextEmbedder,
+    embedder: "TextEmbedder",
     documents: Sequence[Document],
     *,
     passage_length: int | None = None,
@@ -105,7 +107,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
 def _manifest(
     connection: Connection,
     folder: Path,
-    embedder: TextEmbedder,
+    embedder: "TextEmbedder",
     passage_length: int | None,
     weights: Mapping[str, Any],
 ) -> Manifest:

@@ -21,14 +21,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
 from functools import partial
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.search import writing
 from roformer_tf.search.document_files import Document, as_metadata
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_embeddings import add_embeddings
@@ -51,6 +50,9 @@ from roformer_tf.serving.vector_batches import (
     numbers,
     vector_queue,
 )
+
+if TYPE_CHECKING:
+    from roformer_tf.search.index import Result, SearchIndex
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
 # Two lengths: TensorFlow's plan for the second serves all later ones.
@@ -103,7 +105,7 @@ def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
         return await json_response({"vectors": numbers(vectors)}, config.limits)
 
 
-def _add_search(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_search(router: APIRouter, index: "SearchIndex", queue: VectorQueue) -> None:
     _, batcher, config = queue
 
     @router.post(
@@ -124,7 +126,7 @@ def _add_search(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> No
         return await json_response({"results": results}, config.limits)
 
 
-def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     """The documents of one query."""
     return [
         {"document": result.text, "score": round(result.score, DECIMALS)}
@@ -133,7 +135,7 @@ def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _add_documents(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_documents(router: APIRouter, index: "SearchIndex", queue: VectorQueue) -> None:
     """Add the routes that change the documents of an index."""
     served, batcher, config = queue
     add = partial(

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from roformer_tf.errors import check_number
-from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.models.rows import grouped
-from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.settings import ServeConfig
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+    from roformer_tf.search.retriever import Retriever
 
 # Of a vector's numbers, all below 1: more than float32 has.
 DECIMALS = 8
@@ -22,8 +24,8 @@ class ServedVectors(NamedTuple):
     """A model of sentence vectors in service, and an index."""
 
     name: str
-    embedder: TextEmbedder
-    retriever: Retriever | None = None
+    embedder: "TextEmbedder"
+    retriever: "Retriever | None" = None
 
 
 class VectorQuery(NamedTuple):
@@ -76,7 +78,7 @@ def vector_queue(
 
 
 def cut(
-    vectors: list[np.ndarray], dimensions: int | None, embedder: TextEmbedder
+    vectors: list[np.ndarray], dimensions: int | None, embedder: "TextEmbedder"
 ) -> list[np.ndarray]:
     """The first numbers of vectors (D,), as vectors of length 1 again; None: all.
 
