@@ -271,19 +271,19 @@ def _check_whole_text(
         return
     length = profiles[texts[0]].length
     # A passage may have several questions, so its cells repeat.
-    others = [
+    passages = [
         name
         for name, x in profiles.items()
         if x.length > length and x.filled >= 0.9 * rows and not x.coded and name not in texts
     ]
-    if others:
+    if passages:
         raise InputError(
             Message(
-                "{place}: {others} would be ignored, since one column has the text that is read "
+                "{place}: {passages} would be ignored, since one column has the text that is read "
                 "with the candidates. Write both into the column {text}, or give --text-columns "
                 "{texts}.",
                 place=table.place,
-                others=others,
+                passages=passages,
                 text=texts[0],
                 texts=_typed(texts),
             )
