@@ -175,12 +175,11 @@ def _tensors(path: Path) -> LazyArrays:
     @contextmanager
     def opened() -> Iterator[Any]:
         try:
-            # Opened here as well, since the library calls a file without permission missing.
-            with path.open("rb"), safe_open(path, "numpy") as file:
+            with safe_open(path, "numpy") as file:
                 yield file
-        except PermissionError:
-            raise
         except (SafetensorError, OSError) as error:
+            if path.is_file():
+                path.open("rb").close()  # PermissionError; for the library the file is missing
             raise InputError(
                 f"cannot read {path}: {error}. The file is incomplete or damaged: download it "
                 "again."

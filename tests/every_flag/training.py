@@ -135,7 +135,7 @@ TABLES = {
                 f"--stages {STAGES}",
                 "computed",
                 lambda _, x: x[-1][-1] == (2, 16),
-                without="--steps 2",
+                without="--stages 'length=16 steps=2'",
                 base=STAGED,
                 slow=True,
             ),

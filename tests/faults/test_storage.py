@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.cli import main
 from roformer_tf.conversion.downloads import ListConfig
@@ -74,6 +76,8 @@ def test_a_model_that_may_not_be_read_ends_in_one_message(file, tmp_path, capsys
 
     random_causal_lm(model := tmp_path / "model")
     monkeypatch.setattr(Path, "open", refuse)
+    if file == "model.safetensors":  # the library opens it itself, and calls it missing
+        monkeypatch.setattr(huggingface, "safe_open", Mock(side_effect=FileNotFoundError))
     assert main(["generate", "天气", "--model", str(model)]) == 2
     message = f"cannot open {model / file}: permission denied."
     assert capsys.readouterr().err.splitlines()[-1] == f"roformer-tf generate: {message}"

@@ -173,7 +173,7 @@ def test_a_run_without_a_complete_step_is_rejected(folds):
     config = FinetuneConfig(**settings, optimizer=optimizer)
     task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1))
     sets = SimpleNamespace(train=range(80 if folds else 40), folds=folds)
-    with pytest.raises(InputError, match="there are 2 batches"):
+    with pytest.raises(InputError, match="has only 2 batches"):
         check_steps(config, task, sets)
 
 

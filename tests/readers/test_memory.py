@@ -161,7 +161,7 @@ def test_columns_with_the_same_name_are_refused():
     """Of such columns, the rows of a data frame have only the last."""
     frame = Frame([{"text": "很好", "label": 1}])
     frame.columns = ["text", "text", "label"]
-    with pytest.raises(InputError, match=r"train has two columns named 'text'\. Rename one"):
+    with pytest.raises(InputError, match=r"train has two columns named 'text'\. Give each a name"):
         json_lines(frame, "train")
 
 

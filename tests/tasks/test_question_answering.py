@@ -163,7 +163,7 @@ def test_answers_in_a_csv_written_by_pandas_are_read(tmp_path):
 
 def test_duplicate_ids_are_rejected(tmp_path):
     rows = [question(1, flat(("很好", 4))), question(2, flat()), question(1, flat())]
-    with pytest.raises(InputError, match=r"gz:3 has the id 'q1' of .*gz:1\. Change one"):
+    with pytest.raises(InputError, match=r"gz:3 has the id 'q1' of .*gz:1\. Give each question"):
         read(write_questions(tmp_path, rows))
 
 
