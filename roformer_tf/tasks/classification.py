@@ -186,6 +186,7 @@ class HypothesisLabelling(ClassificationLabelling):
     def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
         """A sequence for each label: the text and the sentence about the label."""
         sentences = self.task.hypotheses
+        # `encode_texts` pairs the first text with each of the rest: (text, sentence).
         several = [example._replace(texts=(*example.texts, *sentences)) for example in examples]
         return super().encode(several, tokenizer)
 
@@ -197,6 +198,7 @@ class EntailmentDecoding(LabelDecoding):
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Logits of sequences (3,) → of examples (C,): those of entailment."""
+        # A list as the index keeps the axis: (1,) of each row, which are joined to (C,).
         of_entailment = [logits[[self.task.entailment]] for logits in row_logits]
         return rows_side_by_side(of_entailment, encoded)
 

@@ -213,6 +213,7 @@ class Labelling(Part):
         logits: a teacher's of each example, as in `Decoding.soft_targets`. The first `labelled`
         examples have labels; for the others the divergence from the teacher is the whole loss.
         """
+        # A target of candidates is (C,), so a teacher's logits become a column next to it: (C, 1).
         if self.task.compares:  # targets are of examples, (C,) of their candidates
             soft: Rows = [x[:, None] for x in logits]
             numbers = np.arange(len(logits))
@@ -256,6 +257,7 @@ def teacher_weights(examples: np.ndarray, labelled: int) -> np.ndarray:
 
 def _joined(hard: np.ndarray, soft: np.ndarray, share: float) -> np.ndarray:
     """Targets (…) or (…, K), logits (…, C) and a weight → (…, K + C + 1) float32."""
+    # The label 2 of three, with a teacher's logits a, b, c: [2, a, b, c, weight].
     hard = hard[..., None] if np.ndim(hard) < np.ndim(soft) else hard
     weight = np.full((*soft.shape[:-1], 1), share)
     return np.concatenate([hard, soft, weight], axis=-1).astype(np.float32)

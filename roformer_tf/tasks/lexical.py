@@ -72,6 +72,7 @@ class LexicalFeatures:
                 ours, theirs = arrays["factors"].tolist()
                 weight = float(arrays["weight"])
             known = tfidf.width(len(task.text_columns)), len(linear.intercepts)
+            # Of two labels the linear model has one output, from which `linear_logits` makes two.
             outputs = task.metrics.linear_logits(linear.intercepts[None]).shape[1]
             if (linear.coefficients.shape, outputs) != (known, task.outputs):
                 raise ValueError("it belongs to another model")
@@ -106,10 +107,13 @@ def choose_lexical(
 
     def losses(factors: np.ndarray) -> np.ndarray:
         """(N,) float64, with factors of the first part or of both."""
+        # Σ factor · part. A single factor is the inverse of a temperature, of the model alone.
         mixed = np.tensordot(factors, parts[: len(factors)], 1).astype(np.float32)
         return np.asarray(task.objective.losses(targets, mixed), np.float64)
 
     def best(number: int) -> np.ndarray:
+        # The penalty draws factors towards the start: equal parts, or the model at a temperature of
+        # 1.
         start, positive = np.full(number, 1 / number), [(0.0, None)] * number
 
         def penalized(factors: np.ndarray) -> float:

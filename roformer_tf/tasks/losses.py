@@ -200,6 +200,7 @@ def mixed(losses: Tensor, soft: Tensor, share: Tensor) -> Tensor:
 def unit(vectors: Tensor) -> Tensor:
     """Vectors of length 1, whose products are cosines; a vector of 0 stays 0."""
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
+    # A length of at least 1e−12, squared.
     return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
 
 
@@ -211,6 +212,7 @@ def in_batch_softmax(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tenso
     candidate, 0 for negatives, below 0 for what does not count. weights (B,) of the anchors.
     """
     sides = unit(vectors)
+    # Second texts come first, then third ones: candidate i is the positive of anchor i.
     candidates = ops.reshape(ops.transpose(sides[:, 1:], (1, 0, 2)), (-1, vectors.shape[-1]))
     scores = SCALE * ops.matmul(sides[:, 0], ops.transpose(candidates))  # (B, C)
     return _contrastive(targets, scores, weights)
@@ -218,6 +220,7 @@ def in_batch_softmax(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tenso
 
 def _contrastive(targets: Tensor, scores: Tensor, weights: Tensor) -> Tensor:
     """Weighted mean cross-entropy of scores (B, C), for targets as in `in_batch_softmax`."""
+    # Each anchor has exactly one target above 0, so the sum selects its score.
     right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
     losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
     return _weighted_mean(losses, weights)
@@ -250,6 +253,7 @@ def mean_log_probabilities(logits: Tensor, row_index: Tensor, tokens: Tensor) ->
     positions, vocabulary = ops.shape(logits)[1], logits.shape[2]
     flat = ops.reshape(ops.log_softmax(logits), (-1,))
     # The index of [row, position, token] in the flat array.
+    # Beyond a candidate's own tokens the id is 0: what the lookup reads there is dropped.
     starts = row_index[..., None] * positions + ops.arange(positions, dtype="int32")  # (B, C, R, P)
     logarithms = ops.take(flat, starts * vocabulary + tokens[:, :, None])
     counts = ops.cast(tokens > 0, "float32")[:, :, None]  # (B, C, 1, P)
@@ -272,6 +276,7 @@ def cosent(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     sides = unit(vectors)
     scores = SCALE * ops.sum(sides[:, 0] * sides[:, 1], axis=-1)  # (B,)
     counts = weights > 0
+    # [i, j]: pair j has the higher score, so it should have the higher cosine, too.
     ordered = (targets[:, None] < targets[None, :]) & counts[:, None] & counts[None, :]
     differences = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
     # The 1 of log(1 + Σ exp …) is one more term, exp 0.

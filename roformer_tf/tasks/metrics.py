@@ -290,6 +290,7 @@ def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
     """Pearson's r (R,) of x and y, (N,) or (R, N); NaN if one is constant."""
     x, y = _deviations(x, weights), _deviations(y, weights)
     together, of_x, of_y = ((weights * z).sum(axis=1) for z in (x * y, x**2, y**2))
+    # Rounding may bring a perfect correlation slightly above 1.
     return np.clip(ratio(together, np.sqrt(of_x * of_y)), -1, 1)
 
 
@@ -313,6 +314,7 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """
     # Sorted values form groups of equal ones. A group of weight w after a total weight of c has the
     # ranks c + 1 … c + w, whose mean is c + (w + 1)/2.
+    # Values [3, 1, 3] with weights of 1 have the ranks [2.5, 1, 2.5].
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan))  # NaN differs from any
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (R, distinct values)
@@ -335,6 +337,7 @@ def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.n
     order = np.argsort(strata, kind="stable")
     sizes = np.bincount(strata)
     size, first = (x[strata[order]] for x in (sizes, np.cumsum(sizes) - sizes))
+    # Each example draws from the range of its own stratum, first … first + size − 1.
     drawn = first + (rng.random((resamples, examples)) * size).astype(np.int64)
     # Each sample's numbers are shifted, so that one bincount serves all samples.
     numbered = order[drawn] + examples * np.arange(resamples)[:, None]
@@ -344,6 +347,7 @@ def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.n
 
 def _middle(values: np.ndarray) -> Ends | None:
     """The range of the middle 95 % of the values; None if it has no width."""
+    # The metric is undefined in some samples, such as precision without a predicted entity.
     values = values[~np.isnan(values)]
     if not len(values):
         return None

@@ -33,6 +33,7 @@ def softmax(logits: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
 
 def sigmoid(logits: np.ndarray) -> np.ndarray:
     """1 / (1 + e⁻ˣ), computed in float64, returned as float32."""
+    # The same function by tanh, which does not overflow for a large negative logit, as e⁻ˣ does.
     return (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).astype(np.float32)
 
 
@@ -43,6 +44,7 @@ def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
 
 def log_odds(probabilities: np.ndarray) -> np.ndarray:
     """Logits float64 of which these are the sigmoid."""
+    # 1 − 2⁻²⁴ is the largest float32 below 1: a probability that was rounded to 1 stays finite.
     clipped = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - 2.0**-24)
     return np.log(clipped / (1 - clipped))
 

@@ -158,6 +158,7 @@ class Metrics(Part):
         """
         counts = self.count_kinds(gold)
         rising = sorted(counts, key=counts.__getitem__)
+        # The rarest label is 1, so the minimum over an example's labels is its rarest one.
         numbers = {kind: number for number, kind in enumerate(rising, start=1)}
         of_items = [[numbers.get(item[0], 0) for item in self.items(label)] for label in gold]
         return np.array([min(some, default=0) for some in of_items], np.int64)
@@ -255,6 +256,7 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
     "bins": [{"from", "to", "count", "probability": mean, "right": fraction}], no empty ones}.
     """
+    # A probability of 1 is in the last bin, not in one of its own.
     number = np.minimum((probability * BINS).astype(int), BINS - 1)
     bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
     distances = [x["count"] * abs(x["probability"] - x["right"]) for x in bins]
@@ -281,6 +283,7 @@ def shortened(text: str) -> str:
 def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:
     """Histograms of the cosines of near texts and of other texts, with the same edges."""
     lowest = min((*near, *far), default=0.0)
+    # A multiple of 0.05, at most 0.95: bins have a width even if all cosines are 1.
     edges = np.linspace(min(0.95, np.floor(20 * lowest) / 20), 1.0, COSINE_BINS + 1)
     near, far = (np.clip(x, edges[0], 1.0).tolist() for x in (near, far))  # a float32's 1.0000001
     return {

@@ -127,6 +127,7 @@ class TaggingLabelling(UnitLabelling):
             outputs = self.task.outputs
             of_text = encoded.units[encoded.example]
             for target, units, count in zip(targets, encoded.first_units, of_text, strict=True):
+                # In other windows both stay 0, and `RowBatches` ignores them: 0 is no mark.
                 target[0] = outputs * (units == 0).any()
                 target[-1] = (outputs + 1) * (units == count - 1).any()
         return targets, weights
@@ -155,6 +156,7 @@ class TaggingObjective(SoftmaxObjective):
         if not self.task.crf:
             return {}
         chain = schemes.legal(self.task.labels, self.task.scheme)
+        # Initial values, which training may change: decoding still adds NEVER, see `Tagging.chain`.
         scores = [np.where(x <= NEVER, ILLEGAL, 0).astype(np.float32) for x in chain]
         return dict(zip(CRF_WEIGHTS, scores, strict=True))
 
@@ -292,6 +294,7 @@ class Tagging(Task):
         chain = schemes.legal(self.labels, self.scheme)
         if not self.crf:
             return chain
+        # The rows of `with_arrays`: start (C,), C rows of steps, end (C,).
         start, *steps, end = np.array(self.transitions)
         return Chain(chain.start + start, chain.steps + np.array(steps), chain.end + end)
 

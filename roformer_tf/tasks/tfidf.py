@@ -113,6 +113,7 @@ class TfIdf:
         # A linear model cannot compare two texts: products and overlaps are what it can use.
         both, at, and_at = np.intersect1d(first, second, assume_unique=True, return_indices=True)
         a, b = example.texts
+        # Columns of a pair: F of the first text, F of the second, F products, 2 overlaps.
         size = len(self.ngrams)
         last = 3 * size + np.arange(2)
         overlaps = overlap(a, b), overlap(pairwise(a), pairwise(b))
@@ -123,6 +124,7 @@ class TfIdf:
 
     def _weights(self, ngrams: np.ndarray, counts: np.ndarray) -> SparseRow:
         """The weights of a text's n-grams; their squares add up to 1."""
+        # Without the last key, every index is within the array; `known` then drops absent keys.
         columns = np.searchsorted(self.ngrams[:-1], ngrams)
         known = self.ngrams[columns] == ngrams
         columns, counts = columns[known], counts[known]
@@ -139,6 +141,7 @@ def _keys(text: str, longest: int) -> np.ndarray:
     """The key (n,) uint64 of every n-gram or word of a text, in lower case."""
     text = text.lower()
     if not longest:
+        # A digest, since keys are stored: `hash` of a text differs between processes.
         words = (word.encode(errors="replace") for word in segment(text) if not word.isspace())
         return np.frombuffer(b"".join(blake2b(x, digest_size=8).digest() for x in words), "<u8")
     # As scikit-learn's CountVectorizer: several white spaces are one.
@@ -146,6 +149,7 @@ def _keys(text: str, longest: int) -> np.ndarray:
     characters = codes.astype(np.uint64)
     keys: list[np.ndarray] = [characters]
     for length in range(1, longest):
+        # The key of its first n − 1 characters, shifted by one character, and the last one.
         keys.append((keys[-1][:-1] << BITS) | characters[length:])
     return np.concatenate(keys)
 
@@ -177,6 +181,7 @@ class TfIdfModel:
         of_texts = [text for texts in zip(*counts, strict=True) for text in texts]
         tfidf = TfIdf.fit(setting, of_texts, MAX_COEFFICIENTS // task.outputs)
         columns, values = zip(*map(tfidf.row_of, examples, counts), strict=True)
+        # The index pointers of a CSR matrix: row i is the numbers from ends[i] to ends[i + 1].
         ends = np.cumsum([0, *map(len, columns)])
         shape = len(examples), tfidf.width(len(examples[0].texts))
         features = csr_matrix((np.concatenate(values), np.concatenate(columns), ends), shape)
@@ -191,6 +196,7 @@ class TfIdfModel:
     def compact(self, most: int = MAX_STORED) -> "TfIdfModel":
         """The model with its largest coefficients only, in float16."""
         coefficients, intercepts = self.linear
+        # Repeated for a pair, which has the n-grams three times; its overlaps get the next two.
         idf = np.resize(self.tfidf.idf, len(coefficients))[:, None]
         sizes = np.abs(coefficients) * idf  # how much a feature can change an output
         if sizes.size > most:

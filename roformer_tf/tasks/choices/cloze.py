@@ -65,6 +65,8 @@ class ClozeObjective(ListObjective):
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits at masks (D, P, V) → scores of candidates (B, C)."""
         means = mean_log_probabilities(outputs, inputs["row_index"], inputs["tokens"])
+        # R = 2 rows for each candidate, in the text and without it. The difference keeps words that
+        # are frequent anywhere from winning.
         return means[..., 0] - means[..., 1]
 
 
@@ -87,7 +89,9 @@ class ClozeDecoding(ChoiceDecoding):
             tokens = encoded.tokens[encoded.example[row]]  # (C, P)
             count = len(encoded.masks[row])
             exact = logits.astype(np.float64)
+            # Logits (masks, V) → log-probabilities.
             exact -= np.logaddexp.reduce(exact, axis=-1, keepdims=True)
+            # (C,). For a candidate of another length the mean has no meaning: it becomes 0.
             means = exact[np.arange(count), tokens[:, :count]].mean(axis=1)
             outputs[row] = np.where((tokens > 0).sum(axis=1) == count, means, 0)
         return outputs
@@ -96,6 +100,7 @@ class ClozeDecoding(ChoiceDecoding):
         """For each example (C,): the score in the text, less that without a text."""
         assert isinstance(encoded, EncodedChoices)
         return [
+            # Row a has the text, row b has none; both have a mask for each token of candidate i.
             np.array([row_logits[a][i] - row_logits[b][i] for i, (a, b) in enumerate(rows)])
             for rows in encoded.candidate_rows
         ]
@@ -139,6 +144,7 @@ class LabelWordsLabelling(ClassificationLabelling):
         labels = self.task.labels
         names = {tuple(tokenizer.ids(label)): label for label in labels}
         if len(names) < len(labels):
+            # In `names` a later label has replaced an earlier one of the same tokens.
             same = next(x for x in labels if names[tuple(tokenizer.ids(x))] != x)
             raise InputError(
                 f"the label {same} and another one are the same tokens for this checkpoint. Give "

@@ -117,6 +117,7 @@ class ChoiceLabelling(ListLabelling):
         are_texts = all(example.label[1] is not None for example in examples)
         completed = []
         for example in examples:
+            # Until here the label is what `meanings_of` returned: as an index, and as a text.
             by_index, by_text = example.label
             if None not in example.label and by_index != by_text and are_indices == are_texts:
                 label = example.texts[1 + by_text]
@@ -182,6 +183,7 @@ class ListObjective(TrainingObjective):
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits of rows (D, 1) → scores of candidates (B, C)."""
+        # row_index (B, C, R): which of the D rows a candidate has; R is 1 for pairs.
         return ops.take(outputs[:, 0], inputs["row_index"][..., 0])
 
 
@@ -261,6 +263,8 @@ class ChoiceMetrics(CandidateMetrics):
         predictions = []
         for example in test:
             scores = np.zeros(len(example.texts) - 1, np.float32)
+            # Of the indices that this example has; a Counter has 0 for an index that never was
+            # right.
             chosen = max(range(len(scores)), key=counts.__getitem__)
             scores[chosen] = 1
             predictions.append(Prediction(chosen, scores))

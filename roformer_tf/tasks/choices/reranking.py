@@ -103,9 +103,11 @@ class RerankingLabelling(ListLabelling):
             queries.setdefault(query, example)
             relevance = documents.setdefault(query, {})
             for text, label in zip(texts, example.label.relevance, strict=True):
+                # A document may occur in several rows of a query: the highest label counts.
                 relevance[text] = max(label, relevance.get(text, 0.0))
         # Nothing can be learned from, or measured on, a query without a relevant document.
         groups = [
+            # The condition below runs first, and binds `labels`: {document: relevance}.
             example._replace(texts=(query, *labels), label=Judgment(tuple(labels.values())))
             for query, example in queries.items()
             if any((labels := documents[query]).values())
@@ -191,6 +193,7 @@ class RerankingMetrics(Metrics):
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Both figures; a document that was not found has a rank beyond every cut."""
         pairs = zip(gold, predictions, strict=True)
+        # A query without any relevant document gets one that is not found: its figures are 0.
         ranks = [(self._ranks(x, y) + [NOT_FOUND] * x.lost) or [NOT_FOUND] for x, y in pairs]
         each = query_figures(ranks)
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
@@ -211,6 +214,7 @@ class RerankingMetrics(Metrics):
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The order of the search, which no document's relevance changes."""
+        # The log-odds of 0.5 are 0: the search's scores decide, and equal ones keep its order.
         return FIRST_STAGE, [
             Prediction((), np.full(len(example.texts) - 1, 0.5, np.float32)) for example in test
         ]

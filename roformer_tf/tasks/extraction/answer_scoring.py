@@ -82,6 +82,7 @@ def best_sentence(question: str, context: str) -> tuple[str, int]:
     """The sentence with the most different characters of the question, and where it begins."""
     asked = set(units(question))
     matches = _SENTENCE.finditer(context)
+    # Of equally similar sentences `max` returns the first one of the context.
     best = max(matches, key=lambda match: len(asked.intersection(units(match[0]))))
     text = best[0]
     return text.strip(), best.start() + len(text) - len(text.lstrip())
@@ -133,5 +134,6 @@ def _plain(text: str) -> str:
 
 def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
     # The longest sequence without gaps that both contain.
+    # With `autojunk`, frequent units of a reference of 200 units or more would not count.
     common = SequenceMatcher(None, answer, reference, autojunk=False).find_longest_match().size
     return 2 * common / (len(answer) + len(reference)) if common else 0.0

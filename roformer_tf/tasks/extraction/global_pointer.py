@@ -28,6 +28,7 @@ LOWEST = 0.05
 
 def split(pointers: Any) -> list[Any]:
     """Pointers (…, T, 2K + 2C) → query and key (…, T, K), start and end (…, T, C)."""
+    # The last axis has 2K + 2C numbers, of which K is known.
     labels = pointers.shape[-1] // 2 - POINTER_SIZE
     ends = np.cumsum([POINTER_SIZE, POINTER_SIZE, labels, labels]).tolist()
     return [pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)]
@@ -39,6 +40,7 @@ def span_scores(pointers: Tensor) -> Tensor:
 
     query, key, start, end = split(pointers)
     positions = ops.arange(ops.shape(pointers)[1])
+    # `rotate` takes (B, T, N, K): these are a single head.
     query, key = (rotate(x[:, :, None], positions)[:, :, 0] for x in (query, key))
     products = ops.matmul(query, ops.transpose(key, (0, 2, 1))) / POINTER_SIZE**0.5
     start, end = (ops.transpose(x, (0, 2, 1)) for x in (start, end))
@@ -67,12 +69,15 @@ def span_losses(targets: Tensor, pointers: Tensor, *settings: Any, soft: bool = 
     # A target of zeros is no span: token 0 is [CLS].
     shares = targets[:, 1:, 3] if soft else ops.cast(start > 0, "float32")
     shape = batch, labels, length, length
+    # (B, C, T, T). Values at equal indices add up; a span that occurs twice counts once.
     wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 
     def log_of_sum(scores: Tensor, factors: Tensor) -> Tensor:
         """log(1 + Σ factors · exp scores): (B, C)."""
+        # The logarithm of 0 would make gradients NaN, although the next line drops it.
         logarithms = ops.log(ops.where(factors > 0, factors, 1.0))
         counted = ops.where(factors > 0, scores + logarithms, -FAR)
+        # softplus(log x) = log(1 + x).
         return ops.softplus(ops.logsumexp(counted, axis=(-2, -1)))
 
     without = ops.where(pairs[:, None], 1 - wanted, 0.0)
@@ -87,9 +92,11 @@ def candidates(pointers: np.ndarray, tokens: np.ndarray) -> np.ndarray:
     or 32: an untrained model may find all spans likely.
     """
     query, key, start, end = split(np.asarray(pointers, np.float32)[tokens])
+    # By their positions in the sequence, as in training, not by their indices in `tokens`.
     query, key = (_rotated(x, tokens) for x in (query, key))
     products = query @ key.T / np.float32(POINTER_SIZE**0.5)
     products[np.tril_indices(len(tokens), -1)] = -np.inf  # it would end before it starts
+    # The threshold as a logit: only the scores above it need a sigmoid, not all of T · T · C.
     lowest = np.log(LOWEST / (1 - LOWEST))
     spans = []
     for label in range(start.shape[-1]):

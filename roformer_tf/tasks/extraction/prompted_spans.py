@@ -55,6 +55,8 @@ class PromptedLabelling(SpansLabelling):
         length = self.task.max_length
         # As a question, a label has at most half of a sequence.
         prompts = [tokenizer.ids(x)[: (length - SPECIALS) // 2] for x in self.task.labels]
+        # The longest label's room is reserved for all: every label has the same windows of a text,
+        # which `PromptedDecoding.combine` relies on.
         room = 1 + max(map(len, prompts))  # with the [SEP] after it
         alone = dataclasses.replace(self.task, max_length=length - room)
         texts = SpansLabelling(alone).encode(examples, tokenizer)
@@ -69,6 +71,7 @@ class PromptedLabelling(SpansLabelling):
             for row, label in rows
         ]
         units = [
+            # For [CLS] and the label. The −1 of the row's own [CLS] is now that of the [SEP].
             np.pad(texts.first_units[row], (1 + len(prompts[label]), 0), constant_values=-1)
             for row, label in rows
         ]
@@ -87,6 +90,7 @@ class PromptedLabelling(SpansLabelling):
         assert isinstance(encoded, EncodedPrompts)
         spans = super().row_spans(encoded, spans)
         return [
+            # The label becomes 0, the single class. Spans of a teacher have a fourth column.
             of_text[of_text[:, 2] == label] * np.array([1, 1, 0, 1])[: of_text.shape[1]]
             for of_text, label in zip(spans, encoded.label, strict=True)
         ]
@@ -95,6 +99,7 @@ class PromptedLabelling(SpansLabelling):
         """As in `SpansLabelling`, with the number of the last token before the text."""
         targets = super().in_rows(encoded, spans)
         for target, segments in zip(targets, encoded.segment_ids, strict=True):
+            # Segment 1 begins with the text: the position before it is the [SEP] after the label.
             target[0, 1] = np.argmax(segments) - 1
         return targets
 
@@ -104,6 +109,7 @@ class PromptedLabelling(SpansLabelling):
         for number, example in enumerate(examples):
             own = np.unique(self.target(example)[:, 2])
             rest = np.setdiff1d(np.arange(len(self.task.labels)), own)
+            # Drawn before training: every epoch has the same sequences.
             drawn = np.random.default_rng(number).permutation(rest)[:NEGATIVES]
             labels.append([*own.tolist(), *drawn.tolist()])
         encoded = self._encode(examples, labels, tokenizer)
@@ -122,6 +128,7 @@ class PromptedDecoding(SpansDecoding):
             of_labels = np.split(np.array(rows), len(self.task.labels))
             spans = [spans_of_windows(row_logits, x.tolist(), encoded) for x in of_labels]
             for label, of_label in enumerate(spans):
+                # `candidates` returned 0, the single class.
                 of_label[:, 2] = label
             examples.append(np.concatenate(spans))
         return examples

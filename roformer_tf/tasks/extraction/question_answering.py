@@ -75,6 +75,7 @@ def best_span(windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int 
         # Windows are compared by how much more probable a span is than no answer in its window.
         relative = logits.astype(np.float64) - logits[0]
         begins, ends = spans[inside].T
+        # The score of "no answer" is 0 here: that of [CLS] relative to itself.
         scores = relative[inside, 0][:, None] + relative[inside, 1]  # (first, last)
         allowed = np.triu(np.ones(scores.shape, np.bool_))
         if max_answer is not None:
@@ -84,6 +85,7 @@ def best_span(windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int 
         scores = np.where(allowed, scores, -np.inf)
         first, last = divmod(int(np.argmax(scores)), len(inside))
         highest = scores[first, last]
+        # Log-sum-exp over all spans of the window; of impossible ones exp(−∞) is 0.
         totals.append(highest + np.log(np.exp(scores - highest).sum()))
         if highest > best.margin:
             best = BestSpan(int(begins[first]), int(ends[last]), float(highest), 0.0)
@@ -142,6 +144,7 @@ class QuestionLabelling(Labelling):
             raise InputError(
                 "no training question has an answer: nothing can be learnt. Give some that have."
             )
+        # `inverted_cdf` returns a length that occurs, not a mean of two.
         longest = np.quantile(lengths, ANSWERS_KEPT, method="inverted_cdf")
         return {
             "long_texts": "windows",
@@ -210,6 +213,7 @@ class QuestionObjective(TrainingObjective):
         means of the first and the last token.
         """
         hard, both = targets[..., :2], (targets[..., 2:4], logits)
+        # Impossible tokens are finite in both, so their part of the divergence is 0 and not NaN.
         teacher, student = (  # (B, 2, T)
             ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both
         )
@@ -237,6 +241,8 @@ class AnswerDecoding(Decoding):
             windows = [(row_logits[row], encoded.spans[row]) for row in rows]
             best = best_span(windows, self.task.max_answer_length)
             # Without unanswerable questions in training, "no answer" is no possible prediction.
+            # A softmax over all spans of all windows and "no answer", whose score is 0: `rest` is
+            # the logarithm of its denominator.
             rest = np.logaddexp(best.total, 0) if self.task.unanswerable else best.total
             nothing = -rest if self.task.unanswerable else -np.inf
             scores = np.exp([best.margin - rest, nothing]) if best.end else np.array([0.0, 1.0])
@@ -268,10 +274,13 @@ class AnswerDecoding(Decoding):
         none = np.array([not answers for answers in gold], np.float64)
         # Answering the first questions of this order, those with the least probable "no answer".
         order = np.argsort(nothing, kind="stable")
+        # gains[k]: how much F1, summed over the questions, rises if the first k + 1 are answered.
+        # The threshold is between the probabilities of question k and the next one.
         edges = np.append(nothing[order], 1.0)
         gains = np.cumsum((f1 - none)[order])
         gains[edges[:-1] >= edges[1:]] = -np.inf  # equal probabilities cannot be separated
         last = int(np.argmax(gains))
+        # With a threshold of 0 no question is answered.
         threshold = (edges[last] + edges[last + 1]) / 2 if gains[last] > 0 else 0.0
         return dataclasses.replace(self.task, no_answer_threshold=float(threshold))
 

@@ -80,6 +80,7 @@ class SpansLabelling(UnitLabelling):
         encoded = self.encode(examples, tokenizer)
         units = [units[units >= 0] for units in encoded.first_units]
         characters = [np.column_stack([x, x + 1]) for x in units]
+        # Targets have the last character of a span, but `in_no_window` takes the one after it.
         return in_no_window(encoded, characters, [self.target(x)[:, :2] + (0, 1) for x in examples])
 
     def target(self, example: Example) -> np.ndarray:
@@ -101,6 +102,7 @@ class SpansLabelling(UnitLabelling):
         spans in it: first and last token, and the rest as it is; zeros after the last one.
         """
         rows = zip(self.row_spans(encoded, spans), encoded.first_units, strict=True)
+        # A row of 10 tokens, label 2 on the tokens 3 to 4: [[10, 0, 0], [3, 4, 2], zeros …].
         placed = [_in_window(of_row, units) for of_row, units in rows]
         shape = len(placed), 1 + max(map(len, placed), default=0), spans[0].shape[1]
         targets = np.zeros(shape, spans[0].dtype)
@@ -125,12 +127,14 @@ class SpansLabelling(UnitLabelling):
         """
         spans = []
         for of_text in logits:
+            # p = σ(s), so p² / (p² + (1 − p)²) is σ(2s). `end` is the character after the last.
             first, end, label, p = of_text.T
             spans.append(np.stack([first, end - 1, label, p**2 / (p**2 + (1 - p) ** 2)], axis=1))
         hard, soft = data.targets, self.in_rows(data.encoded, spans)
         longest = max(hard.shape[1], soft.shape[1])
         targets = np.zeros((len(hard), 2, longest, 4), np.float32)
         targets[:, 0, : hard.shape[1], :3] = hard
+        # A span never begins at token 0, [CLS]: zeros are padding. Index 0 is set below.
         targets[:, 0, :, 3] = targets[:, 0, :, 0] > 0
         targets[:, 1, : soft.shape[1]] = soft
         targets[:, :, 0, 3] = teacher_weights(data.encoded.example, labelled)[:, None]
@@ -149,6 +153,7 @@ def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
     tokens = np.flatnonzero(first_units >= 0)
     begin, end = _bounds(first_units)
     inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+    # (2, P) indices among the window's characters, whose numbers follow each other, → tokens.
     first, last = tokens[inside[:, :2].astype(int).T - begin]
     return np.column_stack([first, last, inside[:, 2:]]).astype(spans.dtype)
 
@@ -166,6 +171,7 @@ class SpansObjective(TrainingObjective):
     @classmethod
     def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
+        # For targets of 0 and 1 the soft form equals the usual loss, so one function computes both.
         losses, soft = (cls.soft_losses(targets[:, i], logits) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
 
@@ -201,6 +207,7 @@ class SpansDecoding(Decoding):
     def with_choices(self, gold: Gold, predictions: Predictions) -> "Spans":
         """The threshold with the highest F1; of equally good ones the nearest to ½."""
         pairs = zip(gold, predictions, strict=True)
+        # (M,): whether the data have each of the likeliest spans of all texts.
         right = np.array(
             [span in spans for spans, x in pairs for span in self.task.spans_of(x.scores)], np.bool_
         )
@@ -247,7 +254,9 @@ def spans_of_windows(
     for window, row in enumerate(rows):
         tokens = np.flatnonzero(encoded.first_units[row] >= 0)
         spans = candidates(row_logits[row], tokens)
+        # From indices among the window's characters to indices in the text.
         spans[:, :2] += bounds[window, 0]
+        # Several windows may have a span: it counts once, as its best window predicts it.
         of_windows.append(spans[_best_window(spans, bounds, units) == window])
     return np.concatenate(of_windows) + np.array([0, 1, 0, 0], np.float32)
 
@@ -263,6 +272,8 @@ def _best_window(spans: np.ndarray, bounds: np.ndarray, units: int) -> np.ndarra
 
     There is context on both sides of a span. Beginning and end of the text are no edges.
     """
+    # The ends of the text are moved so far outside that they are never the nearer edge. A window
+    # without the span has a negative distance.
     first = np.where(bounds[:, :1] > 0, bounds[:, :1], -units)  # (W, 1)
     last = np.where(bounds[:, 1:] < units - 1, bounds[:, 1:], 2 * units)
     return np.argmax(np.minimum(spans[:, 0] - first, last - spans[:, 1]), axis=0)

@@ -34,6 +34,7 @@ class Chain(NamedTuple):
         """The first index at which labels (T,) int are illegal; T if only their end is illegal."""
         if not len(path):
             return None
+        # T + 1 scores: entry t is the step to unit t, and the last one is the end of the text.
         steps = [self.start[path[:1]], self.steps[path[:-1], path[1:]], self.end[path[-1:]]]
         wrong = np.flatnonzero(np.concatenate(steps) <= NEVER)
         return int(wrong[0]) if len(wrong) else None
@@ -62,6 +63,7 @@ def _in_groups(
 ) -> list[np.ndarray]:
     """Call `work` on texts of similar length: (N, T, C) float64, lengths (N,) → (N, T, …)."""
     results: list[np.ndarray] = [np.zeros(0)] * len(scores)
+    # Texts of similar length share a group, so little of it is padding.
     by_length = sorted(range(len(scores)), key=lambda i: len(scores[i]))
     for begin in range(0, len(scores), TOGETHER):
         group = by_length[begin : begin + TOGETHER]
@@ -82,6 +84,7 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
         return np.zeros((count, 0), np.int64)
     best = chain.start + scores[:, 0]  # (N, C): of the best path to each label
     stay = np.arange(labels)  # after the end of a text: each label comes from itself
+    # Entry 0 is never set or read: the first label comes from nowhere.
     came_from = np.empty((longest, count, labels), np.int64)
     for t in range(1, longest):
         totals = best[:, :, None] + chain.steps  # (N, from, to)
@@ -89,6 +92,7 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
         came_from[t] = np.where(continues, totals.argmax(axis=1), stay)
         best = np.where(continues, totals.max(axis=1) + scores[:, t], best)
     paths = np.empty((count, longest), np.int64)
+    # Shorter texts, too, end in the last column: after its end every label repeats itself.
     paths[:, -1] = (best + chain.end).argmax(axis=-1)
     for t in range(longest - 1, 0, -1):  # backwards: to the label that each label came from
         paths[:, t - 1] = np.take_along_axis(came_from[t], paths[:, t, None], axis=1)[:, 0]
@@ -98,6 +102,9 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
 def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
     """Probabilities (N, T, C) float32; undefined after the end of a text."""
     longest = scores.shape[1]
+    # (N, T, C), logarithms of sums over paths: `forward` up to a label with its own score,
+    # `backward` from it to the end without that score. Their sum is the label's unnormalized
+    # marginal.
     forward, backward = np.zeros_like(scores), np.zeros_like(scores)
     for t in range(longest):
         before = chain.start

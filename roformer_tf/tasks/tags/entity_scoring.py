@@ -173,6 +173,7 @@ class SpanMetrics(EntityMetrics):
         usual = {
             text: counts.most_common(1)[0][0]
             for text, counts in labels.items()
+            # 高峰 may be a name or a peak: it counts if most of its occurrences are entities.
             if 2 * counts.total() > occurrences[text]
         }
         predictions = []
@@ -200,6 +201,7 @@ def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tup
     """Start and end of every occurrence of known strings of these lengths."""
     for start in range(len(text)):
         for length in lengths:
+            # Lengths rise, so no later one fits either.
             if start + length > len(text):
                 break
             if text[start : start + length] in known:

@@ -99,6 +99,7 @@ def marked(text: str, spans: list[Span], shown: range) -> Marked:
 
 def offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
     """The (start, end) of each unit in the text; only white space is between them."""
+    # The search begins after the previous unit: equal units are found in their order.
     bounds, end = [], 0
     for unit in units:
         start = text.index(unit, end)
@@ -145,13 +146,16 @@ def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
     kinds = np.array([kind for _, kind in tags])
     # I and E continue an entity: they need B or I of the same type before them.
     continues = is_open[:, None] & (kinds[:, None] == kinds)  # (from, to)
+    # `entered` is of the second label. B, S and O may follow any label in IOB2.
     steps = np.where(entered, continues, True)
     end = np.ones(len(tags), np.bool_)
     if scheme == "BIOES":  # an open entity must be continued, and closed before the end
+        # B-LOC → O is legal in IOB2, but not here: after an open label only I or E may follow.
         steps &= entered | ~is_open[:, None]
         end = ~is_open
     if not scheme:
         steps, entered = np.ones_like(steps), np.zeros_like(entered)
+    # A text cannot begin within an entity, so I and E are illegal at the start.
     return Chain(*(np.where(allowed, 0.0, NEVER) for allowed in (~entered, steps, end)))
 
 

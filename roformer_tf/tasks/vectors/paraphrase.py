@@ -106,6 +106,7 @@ class ParaphraseDecoding(retrieval.RetrievalDecoding):
 
     def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
         """A vector (H,) for each sequence; nothing is generated."""
+        # The Keras model also computes the vocabulary's logits, which vectors do not need.
         if not hasattr(model, "embed_rows"):  # a graph, which has no other output
             return super().run(model, encoded, batch_size)
         return list(model.embed_rows(encoded.token_ids, encoded.segment_ids, batch_size))

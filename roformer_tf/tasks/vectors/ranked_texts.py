@@ -75,6 +75,7 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
 
 def _gain(ranks: Any) -> float:
     """Discounted gain of documents at these ranks, up to `LAST`."""
+    # Relevance is binary here: a relevant document gains 1 before the discount, whatever its label.
     return float(np.sum(1 / np.log2(1 + ranks[ranks <= LAST])))
 
 
@@ -109,25 +110,30 @@ class DifferentTexts:
         """The different texts of a set."""
         numbers = encoded.numbers
         texts, first, documents = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
+        # `known` also has numbers of first texts, which are no documents, such as the anchor's own.
         known = Positives(numbers[:, :2]).of
         document = {text: i for i, text in enumerate(texts.tolist())}
         excluded = [
             [document[text] for text in known[anchor] if text in document and text != own]
             for anchor, own in numbers[:, :2].tolist()
         ]
+        # `first` is an index of the flattened (N, S − 1) array: example · (S − 1) + text, from 0.
         examples, sides = np.divmod(first, numbers.shape[1] - 1)
         return cls(examples, 1 + sides, documents.reshape(len(numbers), -1), excluded)
 
     def retrieved(self, number: int, scores: np.ndarray) -> Prediction:
         """The rank of an example's second text by the scores (documents,) of all."""
+        # [second] of a pair, [second, third] of a triple.
         own, *third = self.documents[number].tolist()
         near = top_k(scores, NEAREST)
+        # A copy: the score of `own` is read again below.
         negatives = scores.astype(np.float32)
         negatives[[own, *self.excluded[number]]] = -np.inf
         # With >= the right text comes last among equal scores: a model with one vector for all
         # texts must not look perfect.
         rank = 1 + int(np.sum(negatives >= scores[own]))
         left = np.flatnonzero(np.isfinite(negatives))
+        # Seeded by the example's number, so that a report shows the same random text every time.
         drawn = np.random.default_rng(number).integers(len(left)) if len(left) else 0
         label = Retrieved(
             rank=rank,
@@ -158,7 +164,9 @@ def scores_of(
     counts = encoded.counts[texts.examples, texts.sides]
     # The sequences of each document, one document after the other: `begins` is where each starts.
     begins = np.cumsum([0, *counts[:-1]])
+    # first [5, 9] and counts [2, 1] → begins [0, 2] → [5, 5, 7] + [0, 1, 2] = [5, 6, 9].
     rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
     documents = vectors[rows]
     for row in encoded.first_rows[:, 0]:
+        # The cosines of all sequences, then the highest of each document.
         yield np.maximum.reduceat(documents @ vectors[row], begins)

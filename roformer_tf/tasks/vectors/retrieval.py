@@ -46,6 +46,7 @@ class RetrievalLabelling(sentence_vectors.VectorLabelling):
         """The kind of examples. Raises InputError if all have the same document."""
         data = sentence_vectors.data_of(training)
         # Queries may repeat, documents may not all be one: then nothing is a negative.
+        # A single text is cut into a sentence and its passage later, so here it is both.
         first = 0 if data == "texts" else 1
         if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
             which = "text" if data == "texts" else "second text"

@@ -221,6 +221,7 @@ def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
 
     It is halfway between two neighbouring scores, so scores of other texts may be a little off.
     """
+    # 0.2 (no), 0.5 (yes), 0.9 (yes): `right` is [2, 3, 2, 1], the threshold (0.2 + 0.5) / 2.
     order = np.argsort(scores, kind="stable")
     ordered, yes = scores[order], wanted[order]
     # A threshold after the first k scores predicts no for them and yes for the rest. Before all of
@@ -263,7 +264,9 @@ class Embedding(Retrieval):
         data = sentence_vectors.data_of(examples)
         has_scores = data == "scores"
         scores = {example.label for example in examples} if has_scores else set()
+        # Trained on scores 0 to 5, evaluated on 0 and 5 alone: the task becomes binary.
         has_more_levels = len(scores) == 2 < len(task.levels)  # of these two there is a ROC AUC
+        # `<=` of sets: every score of the examples occurred in training.
         if data == task.data and scores <= {*task.levels} and not has_more_levels:
             return cast(Task, task)
         # The learned settings stay, such as the threshold, which two scores of training gave.

@@ -67,6 +67,7 @@ class VectorLabelling(Labelling):
         group = [read_texts(row.cells, column) for column in texts]
         if not all(group):
             raise BadCellError(f"has no text in {texts[group.index(())]!r}")
+        # Of three columns the last has texts that do not belong; otherwise all belong to the first.
         matching = len(group[1]) if len(group) == 3 else len([*chain(*group)]) - 1
         if not matching:
             raise BadCellError("has a single text, to which no other belongs")
@@ -133,6 +134,7 @@ class VectorObjective(TrainingObjective):
     model_name: ClassVar[str] = "RoFormerForSentenceEmbedding"
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
+    # The names of all fields. `vars` needs an instance.
     vector_settings: ClassVar[tuple[str, ...]] = tuple(vars(losses.VectorConfig()))
     refused_settings: ClassVar[Mapping[str, str]] = OF_LABELS
     reads_head: ClassVar[bool] = True
@@ -297,6 +299,7 @@ def _of_group(example: Example) -> list[Example]:
     own = text_key([first])
     matches = {key: x for x in rest[: example.label] if (key := text_key([x])) != own}
     sides = [x for x in ([*matches.values()], rest[example.label :]) if x]
+    # (a, b, c, x) with the label 2 → (a, b, x), (a, c, x): the shorter list is repeated.
     texts = [(first, *(x[i % len(x)] for x in sides)) for i in range(max(map(len, sides)))]
     return [example._replace(texts=row, label=None) for row in texts]
 
