@@ -99,6 +99,7 @@ def _difference(first: Stored, other: Stored) -> str:
         )
     # Equal configs can still have different heads.
     shapes, their_shapes = (x.checkpoint.arrays.shapes.items() for x in (first, other))
+    # The symmetric difference of (name, shape): weights that are missing or of another shape.
     if missing := sorted(shapes ^ their_shapes):
         return f"weights, such as {missing[0][0]}. Give models that were trained for the same task."
     if _settings(first.tokenizer) != _settings(other.tokenizer):

@@ -140,6 +140,7 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         if word in vocabulary:  # known, or repeated
             continue
         # The previous tokens: those into which the word was split until now.
+        # By the old tokenizer: earlier words of the list do not change how later ones are split.
         ids = tokenizer.ids(word)
         if word.split() != [word] or not ids:
             raise InputError(
@@ -149,6 +150,7 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         compound[word] = ids
     larger = tokenizer.replaced(vocabulary=vocabulary)
     return Changed(
+        # All old tokens keep their ids, so the ids in `compound` are valid in the new table.
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,
         tuple(compound),

@@ -194,6 +194,7 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     """The weight that differs most between two copies of a checkpoint."""
     # The writer has written all names of the table, so a difference is our mistake.
     assert first.shapes == second.shapes
+    # Named tuples compare by their first field, the value.
     return max(Difference(largest_difference(first[name], second[name]), name) for name in first)
 
 

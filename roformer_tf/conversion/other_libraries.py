@@ -39,6 +39,7 @@ def bert4keras(
         ("logits", "Output-MLM-Activation"),  # RoFormerV2's
         ("pooled", "Pooler-Dense"),
     ):
+        # A later line replaces an earlier output of the same name, if the model has that layer.
         if layer in built.layers:
             layers[output] = layer
     model = keras.models.Model(

@@ -172,6 +172,7 @@ def their_outputs(
         _check_known(against, checkpoint, source.name)
         to: CheckpointLayout = "tf1" if against == "bert4keras" else "own"
         # The library must read a file that it supports; converting is tested separately.
+        # bert4keras reads the layout tf1 alone, transformers only the others.
         is_readable = (checkpoint.layout == "tf1") == (against == "bert4keras")
         # A saved regression predicts labels, our model standardized ones.
         if not is_readable or checkpoint.config.has_label_scale:
@@ -273,6 +274,7 @@ def _run(against: Library, folder: Path, scratch: Path, options: Mapping[str, An
     """Run the other library. Raises InputError with its last words if it fails."""
     checkpoint = folder
     if against == "bert4keras":
+        # TensorFlow takes the common prefix of a checkpoint's files: model.ckpt.index → model.ckpt.
         (index,) = folder.glob("*.index")
         checkpoint = index.with_suffix("")
     # By its path: a module name would import the package, and with it our Keras.

@@ -93,6 +93,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
         ("save_external_prepacked_constant_initializers", "1"),
     ):
         options.add_session_config_entry(f"session.{key}", value)
+    # The file is written while the session is created; the session itself is not needed.
     onnxruntime.InferenceSession(
         _onnx_bytes(network, precision), options, providers=["CPUExecutionProvider"]
     )
@@ -148,6 +149,7 @@ def onnx_session(
         )
     options = session_options(threads)
     session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
+    # Standard graphs have the inputs of transformers; ours have `token_ids` and `segment_ids`.
     names = [tensor.name for tensor in session.get_inputs()]
     outputs = _predicted(tensor.name for tensor in session.get_outputs())
     if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
@@ -157,12 +159,14 @@ def onnx_session(
         rows = standard_rows(rows) if STANDARD_INPUTS[0] in names else rows
         return _joined(session.run(outputs, {name: rows[name] for name in names}))
 
+    # In int8, one scale of activations covers the whole batch: with 1 token, each text is a batch.
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
 
 
 def standard_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Our inputs under transformers' names; the first token counts, even if its id is 0."""
     mask = rows["token_ids"] != 0
+    # Else a text of the token 0 alone would have no visible key.
     mask[:, 0] = True
     arrays = (rows["token_ids"], mask, rows["segment_ids"])
     return {name: x.astype(np.int64) for name, x in zip(STANDARD_INPUTS, arrays, strict=True)}
@@ -200,6 +204,7 @@ def _predicted(names: Iterable[str]) -> Sequence[str]:
     existing = set(names)
     if existing.issuperset(ANSWER_OUTPUTS):
         return ANSWER_OUTPUTS
+    # A single name: "probabilities" and "last_hidden_state" are not in the set.
     return [*existing & {"logits", VECTOR, *OUTPUTS.values()}]
 
 
@@ -264,6 +269,7 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         length = rows["token_ids"].shape[1]
+        # Tables (1, 1, T, K) for the model's positions are computed once, larger ones when needed.
         if not tables or next(iter(tables.values())).shape[2] < length:
             size = max(length, config.max_position_embeddings)
             tables.update(rotation_tables(size, config.head_size, config.rotary_base))

@@ -189,6 +189,8 @@ class _Writer:
 
     def check(self) -> None:
         """Raise InputError for an array that was not read, of a part that was."""
+        # Parts that the output does not need may stay unread, such as the head of a language model
+        # in a graph for vectors.
         used = {name.split("/")[0] for name in self.read}
         left = [n for n in self.network.arrays if n.split("/")[0] in used and n not in self.read]
         if left:
@@ -230,6 +232,7 @@ class _Writer:
             parts = graph.split(graph.dense(x, _joined(f"{where}/qkv", layers)), 3)
         else:
             parts = graph.split(graph.dense(x, _joined(f"{where}/kv", layers[1:])), 2)
+            # (B, P, H): the residual connection and all that follows are at the P positions only.
             x = graph.gather(x, positions)
             parts = [graph.dense(x, layers[0]), *parts]
         query, key, value = parts
@@ -242,6 +245,7 @@ class _Writer:
         """The norm of x + a dense layer of `inner`."""
         layer = self._linear(dense)
         kernel = layer.kernel.reshape(-1, self.config.hidden_size)  # attention has (N, K, H)
+        # The bias is passed to `add_norm`: ONNX Runtime's fused norm adds it in the same pass.
         y = self.graph.dense(inner, Linear(dense, kernel))
         return self.graph.add_norm(norm, y, x, self._norm(norm), layer.bias)
 
@@ -344,5 +348,6 @@ MASKED_POSITIONS = "masked_positions"
 def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:
     """A kernel (in, out) → int8 of at most `largest`, and the scale of each column (out,)."""
     scales = np.abs(kernel).max(axis=0).astype(np.float32) / np.float32(largest)
+    # A column of zeros would be divided by 0.
     scales = np.where(scales > 0, scales, np.float32(1))
     return np.rint(kernel / scales).astype(np.int8), scales

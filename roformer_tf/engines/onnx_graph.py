@@ -41,6 +41,7 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
         graph.node("Identity", value, output=name)
     lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
     lengths |= {"masked": "positions"}
+    # (B, T or P, C), or (B, C) for one output a text. None: an axis without a name.
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
     axes = {"masked_positions": "positions"}
     inputs = {
@@ -134,6 +135,7 @@ class OnnxGraph:
         if self.attention_type == "causal":
             rank = self._places(token_ids)  # (T,)
         else:
+            # Segments 0 0 0 1 1 have the ranks 0 0 0 1 2.
             rank = self.node("CumSum", segment_ids, self.scalar(1))  # (B, T)
         seen = self.node(
             "LessOrEqual",
@@ -176,6 +178,7 @@ class OnnxGraph:
         name, act = layer.name, layer.activation
         gelu = {"gelu": "BiasGelu", "gelu_new": "FastGelu"}.get(act or "")
         if gelu:
+            # BiasGelu requires a bias, which RoFormerV2 does not have.
             bias = np.zeros(layer.kernel.shape[1], np.float32) if layer.bias is None else layer.bias
             product = self._product(x, layer._replace(bias=None))
             return self.fused(gelu, product, self.constant(f"{name}/bias", bias))
@@ -192,12 +195,14 @@ class OnnxGraph:
         values, scales = rounded(layer.kernel, self.largest)
         kernel = self.constant(kernel, values, np.int8)
         scale = self.constant(f"{name}/scales", scales)
+        # The empty input is the kernel's zero point: int8 values are symmetric around 0.
         return self.fused("DynamicQuantizeMatMul", x, kernel, scale, "", bias)
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
         """SkipLayerNormalization, or the same without a mean and without weights."""
         bias_name = self.optional(f"{name}/bias", bias)
         if norm.gamma is None:
+            # The operation requires a weight, which RoFormerV2's norm does not have.
             ones = self.constant(f"ones_{norm.size}", np.ones(norm.size))
             kind, weights = "SkipSimplifiedLayerNormalization", [ones]
         else:
@@ -218,6 +223,7 @@ class OnnxGraph:
         """RotaryEmbedding twice, and MultiHeadAttention."""
         heads, tables = self.heads, self._rotation()
         zero = self.integers(0)
+        # A single number as positions is that of the first token: all texts count from 0.
         key = self.fused("RotaryEmbedding", key, zero, *tables, num_heads=heads)
         if positions is None:
             query = self.fused("RotaryEmbedding", query, zero, *tables, num_heads=heads)
@@ -229,6 +235,8 @@ class OnnxGraph:
             alone = self.node("Reshape", query, self.integers(-1, 1, heads * self.head_size))
             alone = self.fused("RotaryEmbedding", alone, places, *tables, num_heads=heads)
             query = self.node("Reshape", alone, shape)
+        # Inputs 4 and 5 of the operation, a mask of keys (B, T) and a bias of scores (B, 1, P, T).
+        # The empty input 3 is a bias of the projections, which `dense` has added.
         masks = [visible]
         if self.attention_type in ORDERED:
             bias = visible if positions is None else self.gather(visible, positions)
@@ -275,6 +283,7 @@ class OnnxGraph:
 
     def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
         """The embedding table, transposed within the product."""
+        # The constant of `lookup`: the graph holds the table once.
         words = self.constant(f"{name}/embeddings", table)
         y = self.fused("FusedMatMul", x, words, transB=1)
         return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))

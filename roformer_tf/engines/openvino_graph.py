@@ -46,6 +46,7 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
     """Cosines and sines of the angles of all positions, each repeated for both halves."""
     frequencies = base ** (-np.arange(0, head_size, 2, dtype=np.float64) / head_size)
     angles = np.arange(length, dtype=np.float32)[:, None] * frequencies.astype(np.float32)
+    # (1, 1, T, K): dimensions m and m + K/2 have the same angle.
     angles = np.tile(angles, 2)[None, None]
     return {COSINES: np.cos(angles), SINES: np.sin(angles)}
 
@@ -92,6 +93,7 @@ class OpenVinoGraph:
                 rank = self._places(token_ids)  # (T,)
             else:
                 rank = ops.cum_sum(segment_ids, self.axis(1))  # (B, T)
+            # As in `OnnxGraph.visible`: a key is visible if its rank is not above the query's.
             keys, queries = self._unsqueezed(rank, -2), self._unsqueezed(rank, -1)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
         return ops.select(seen, self.constant("seen", 0.0), self.constant("unseen", UNSEEN))
@@ -204,6 +206,7 @@ class OpenVinoGraph:
         """A weighted sum, with weights 1 and 0, over the sum of the weights."""
         weights = self._unsqueezed(ops.convert(self._counted(token_ids), "f32"), 2)
         total = ops.reduce_sum(ops.multiply(x, weights), self.integers(1))
+        # The sum is at least 1, because the first token always counts.
         return ops.divide(total, ops.reduce_sum(weights, self.integers(1)))
 
     def product_with_rows(self, name: str, x: Any, table: Array, bias: Array | None) -> Any:
@@ -216,6 +219,7 @@ class OpenVinoGraph:
         if dimensions is not None:
             start, stop, step = (self.integers(n) for n in (0, dimensions, 1))
             x = ops.slice(x, start, stop, step, self.integers(1))
+        # The bound is that of the sum of squares: √1e−24 = 1e−12, as in the ONNX graphs.
         return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
 
 

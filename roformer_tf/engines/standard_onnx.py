@@ -143,6 +143,7 @@ class StandardGraph(OnnxGraph):
 
     def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """Rotate, MatMul, Softmax and MatMul."""
+        # encoder/layer_0/attention/qkv → encoder/layer_0/attention.
         self._layer = self._layer.rpartition("/")[0]
         # A bias that differs from query to query is needed at the positions alone.
         if positions is not None and self.attention_type in ORDERED:
@@ -184,5 +185,6 @@ class StandardGraph(OnnxGraph):
     def _at(self, positions: str) -> str:
         """Positions (B, P); of FIRST those (B, 1) of the first tokens that are no padding."""
         if positions == FIRST and not self._first:
+            # Of equal maxima the first index: that of the first 1.
             self._first = self.node("ArgMax", NAMES["attention_mask"], axis=1, keepdims=1)
         return self._first if positions == FIRST else positions

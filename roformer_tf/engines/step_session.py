@@ -54,7 +54,9 @@ class StepSession:
         logits = np.empty((batch, 1, self._vocabulary), np.float32)
         inputs = {
             **rows,
+            # Tables of angles have a row for each text, so the "position" of text b is b.
             "places": np.arange(batch)[:, None],
+            # As the operation counts: each text's tokens less 1, and the tokens of the longest.
             "last": np.full(batch, slot, np.int32),
             "slots": np.array(slot + 1, np.int32),
         }
@@ -65,6 +67,7 @@ class StepSession:
             for kind, array in zip(("key", "value"), pair, strict=True):
                 assert array.flags.c_contiguous
                 assert array.dtype == np.float32
+                # Input and output are the same memory: the operation writes the new slot in place.
                 _bind(binding.bind_input, f"{kind}_{number}", array)
                 _bind(binding.bind_output, f"new_{kind}_{number}", array)
         _bind(binding.bind_output, "logits", logits)
@@ -88,6 +91,7 @@ class StepGraph(OnnxGraph):
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
         """A constant; of a large one the graph holds only the name and the shape."""
         array = np.ascontiguousarray(values, dtype).reshape(np.shape(values))
+        # The base class returns a known name as it is, so no array is passed twice.
         if array.nbytes < SHARED or name in self.constants:
             return super().constant(name, values, dtype)
         tensor = TensorProto(name=name, dims=array.shape, data_location=TensorProto.EXTERNAL)
@@ -111,6 +115,7 @@ class StepGraph(OnnxGraph):
             for x in (query, key)
         )
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
+        # The empty inputs are cosines, sines and positions: query and key are already rotated.
         inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible]
         outputs = [f"attended_{self.layers}", *(f"new_{name}" for name in kept)]
         heads = {"num_heads": self.heads, "kv_num_heads": self.heads}
@@ -126,6 +131,7 @@ def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
     logits = write(network, graph)[network.output]
     graph.node("Identity", logits, output="logits")
     names = [f"{kind}_{i}" for i in range(graph.layers) for kind in ("key", "value")]
+    # Axes of one name have one length: "slots" of the caches, of which "seen" are in use so far.
     kept = ["batch", config.num_attention_heads, "slots", config.head_size]
     embedded, angles = ["batch", 1, config.embedding_size], ["batch", config.head_size // 2]
     floats: dict[str, list[Any]] = {

@@ -112,6 +112,7 @@ def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
     def outputs(inputs: Any) -> dict[str, Any]:
         from keras import ops
 
+        # To be traced by Keras; `model` does the same in NumPy, for the comparison.
         return {"vectors": ops.normalize(embedder.pooled(inputs)[:, :dimensions], axis=-1)}
 
     settings = replace(embedder.config, fingerprint=embedder.fingerprint)

@@ -236,11 +236,13 @@ def largest_difference(first: Forward, second: Forward, network: Network) -> flo
     differences = []
     for shape in COMPARED_AT:
         rows = {
+            # From 1: token 0 is padding.
             "token_ids": random.integers(1, config.vocab_size, shape, "int32"),
             "segment_ids": random.integers(0, config.type_vocab_size, shape, "int32"),
         }
         rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last sequence
         if MASKED_POSITIONS in network.inputs:
+            # In the first half, where the last sequence has no padding.
             rows[MASKED_POSITIONS] = random.integers(0, shape[1] // 2, (shape[0], 4), "int32")
         ours, theirs = (np.asarray(model(rows)) for model in (first, second))
         # Outputs at padding are arbitrary.
@@ -252,6 +254,7 @@ def largest_difference(first: Forward, second: Forward, network: Network) -> flo
 
 def _is_export(folder: Path) -> bool:
     """Whether a folder is empty, or looks like an export."""
+    # A file has no names: {""} is not empty and matches nothing, so a file is no export.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     has_settings = bool(names & {TASK_FILE, embedding_config.FILE})
     return not names or (has_settings and exported_graph(folder) is not None)
