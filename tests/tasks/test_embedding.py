@@ -25,6 +25,7 @@ from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.embedding_file import load
+from tests.support.random_model import tokenizer_of
 from tests.support.task_files import load_task
 
 
@@ -113,6 +114,15 @@ def test_data_without_a_training_signal_are_rejected(name, tmp_path):
     content, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         Embedding.from_examples(read(tmp_path, content)[1])
+
+
+def test_classes_of_a_classifier_are_the_indices_of_the_scores(tmp_path):
+    scores = (0.1, 0.2, 0.3, 0.7)
+    rows = "".join(f"甲{x}\t乙{x}\t{x}\n" for x in scores)
+    examples = read(tmp_path, "text_a\ttext_b\tlabel\n" + rows)[1]
+    task = dataclasses.replace(Embedding.from_examples(examples), loss="classifier")
+    data = task.labelling.training_data(examples, tokenizer_of("甲乙"))
+    assert data.targets.tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -63,8 +63,9 @@ class ScoredLabelling(sentence_vectors.VectorLabelling):
         encoded = self.encode(examples, tokenizer)
         scores = np.array([self.target(example) for example in examples], np.float32)
         if self.task.loss == "classifier":
-            # Every score of the examples is one of the levels: its index is the class.
-            scores = np.searchsorted(self.task.levels, scores).astype(np.int32)
+            # Every score of the examples is one of the levels: its index is the class. Both are
+            # float32, in which 0.1 is above the float64 0.1, and would be the next class.
+            scores = np.searchsorted(np.float32(self.task.levels), scores).astype(np.int32)
         return SideBatches(encoded, targets=scores)
 
 
