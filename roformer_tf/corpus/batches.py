@@ -87,6 +87,8 @@ def endless_order(
     InputError as `epoch_rows` does.
     """
     sizes, shares = list(rows.values()), list(epoch_rows(rows, config).values())
+    # An epoch is the numbers 0 … total - 1, divided among the corpora by their shares. With 4 and 2
+    # rows mixed half and half: 0–2 are of the first corpus, 3–5 of the second.
     firsts = [0, *accumulate(sizes)]  # row of each corpus
     stops = list(accumulate(shares))  # in an epoch that is not shuffled yet
     total = sum(sizes)
@@ -96,6 +98,7 @@ def endless_order(
     def shuffled(epoch: int) -> npt.NDArray[np.uint32]:
         return np.random.default_rng([seed, epoch]).permutation(np.arange(total, dtype=np.uint32))
 
+    # A share that is no larger than its corpus has rows of at most two passes in an epoch.
     @lru_cache(2 * len(sizes))
     def walk(corpus: int, passed: int) -> npt.NDArray[np.uint32]:
         numbers = np.arange(sizes[corpus], dtype=np.uint32)
@@ -108,6 +111,7 @@ def endless_order(
         begin = stops[corpus] - shares[corpus]
         # The rows of a corpus are one endless sequence, of which each epoch takes a share.
         passed, row = divmod(epoch * shares[corpus] + number - begin, sizes[corpus])
+        # Without a mix, shares equal sizes: the pass is the epoch, and `shuffled` is the order.
         if mixed:
             row = int(walk(corpus, passed)[row])
         return firsts[corpus] + row, passed
@@ -122,8 +126,10 @@ def dealt(total: int, parts: Sequence[float]) -> list[int]:
     quotas = np.array([part / scale for part in parts])
     quotas *= total / quotas.sum()
     whole = np.floor(quotas).astype(np.int64)
+    # Rounding down loses less than 1 for each part, so no part gets more than one unit back.
     order = np.argsort(whole - quotas, kind="stable")  # the largest remainder first
     whole[order[: total - int(whole.sum())]] += 1
+    # A part of 0 takes one from the largest: dealt(10, [1000, 1]) is [9, 1].
     while total >= len(parts) and not whole.all():
         whole[whole.argmax()] -= 1
         whole[whole.argmin()] += 1
@@ -200,6 +206,7 @@ def held_out_sample(corpora: Mapping[str, int], most: int) -> dict[str, npt.NDAr
     firsts = [0, *accumulate(sizes)]
     return {
         name: first + np.arange(share) * size // share
+        # `firsts` has one entry more, the end of the last corpus.
         for name, size, share, first in zip(corpora, sizes, shares, firsts, strict=False)
         if share
     }
@@ -227,6 +234,7 @@ def held_out_batches(
     def batch(step: int) -> Batch:
         positions = step * batch_size + np.array(own)
         wrapped = which[positions % len(which)].tolist()  # beyond the end: from the first one on
+        # Masks are a function of (seed, epoch, row): with epoch 0 they are the same at every step.
         inputs, labels, weights = objective(*_read(rows, wrapped, [0] * len(own), seed))
         weights[positions >= len(which)] = 0
         return inputs, labels, weights

@@ -49,6 +49,7 @@ def near_marks(texts: Iterable[str | None]) -> list[bytes | None]:
     def mark(text: str) -> bytes:
         hashes = _shingle_hashes(text, factors)
         blocks = (hashes[start : start + _BLOCK] for start in range(0, len(hashes), _BLOCK))
+        # (128, 1) · (block,) + (128, 1) → (128, block) uint32, whose overflow is the modulo 2^32.
         lowest = reduce(np.minimum, ((a * block + b).min(axis=1) for block in blocks))
         return lowest.astype("<u4").tobytes()
 
@@ -63,6 +64,7 @@ def find_exact() -> Callable[[bytes], bool]:
     seen: set[bytes] = set()
 
     def is_repeated(mark: bytes) -> bool:
+        # One look-up of the mark instead of two: the size grows only for a new one.
         known = len(seen)
         seen.add(mark)
         return len(seen) == known
@@ -90,6 +92,7 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
         signature = LeanMinHash(seed=0, hashvalues=numbers, scheme="affine32")
         if any(signature.jaccard(kept[number]) >= similarity for number in index.query(signature)):
             return True
+        # A skipped document is not in the index. If A ~ B and B ~ C, but A and C differ, C is kept.
         index.insert(len(kept), signature, check_duplication=False)
         kept.append(signature)
         return False
@@ -106,6 +109,8 @@ def bands(similarity: float) -> tuple[int, int]:
     >>> bands(0.8)
     (18, 7)
     """
+    # From long bands to short ones: longer ones are equal by chance less often, so there are fewer
+    # candidates to compare, but they also miss more similar pairs.
     choices = [(PERMUTATIONS // size, size) for size in range(PERMUTATIONS // 2, 0, -1)]
     recalls = [1 - (1 - similarity**size) ** count for count, size in choices]
     return next((choices[i] for i, recall in enumerate(recalls) if recall >= RECALL), choices[-1])
@@ -118,6 +123,7 @@ def _shingle_hashes(text: str, factors: npt.NDArray[np.uint64]) -> npt.NDArray[n
     is a universal hash (Dietzfelbinger 1996). A shorter text is filled up with zeros.
     """
     plain = "".join(unicodedata.normalize("NFKC", text).split())
+    # UTF-32 has one number for each character, also for half of an emoji ("\ud83d" in JSON).
     filled = plain.ljust(SHINGLE, "\0").encode("utf-32-le", "surrogatepass")
     characters = np.frombuffer(filled, "<u4").astype(np.uint64)
     count = len(characters) - SHINGLE + 1

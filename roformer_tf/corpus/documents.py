@@ -197,6 +197,7 @@ def _read_file(
                 lines = TextLines(stream, config.encoding)
                 texts = _READERS[file.kind](lines, file, config.field)
             for number, text, problem in texts:
+                # The file may have grown since it was listed; the size of a URL may be unknown (0).
                 report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
                 if problem:
                     _skip(f"{file.url}:{number}", _kind(problem, lines), config, report)
@@ -207,8 +208,10 @@ def _read_file(
     except UnreadableError as error:
         rest = "" if config.strict else " (the rest of the file is skipped)"
         _skip(f"{file.url}:{number + 1}", _kind(f"{error}{rest}", None), config, report)
+    # Not known earlier: the encoding is detected while the lines are read.
     if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
         report.encodings[file.url] = str(lines.encoding)
+    # All of the file, even if its rest was skipped: the progress bar has the sum of the sizes.
     report.bytes_read = before + file.size
 
 
@@ -241,6 +244,7 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
     """Every line that is not blank is a JSON object with a text under the field."""
     rest = iter(lines)
     first = next(rest, "")
+    # In a .jsonl file such a line is a bad one among others that may be good.
     if file.kind == ".json" and first.lstrip().startswith("["):
         raise InputError(
             f"{file.url} is one JSON array, but a corpus has a JSON object in each line. Write it "
@@ -260,6 +264,7 @@ def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_
     # Blank rows above the header, and between records, are skipped.
     columns: list[str] = []
     column = 0
+    # A cell that spans lines is the same text, whether its file has line ends of Windows or Unix.
     whole_lines = (line.rstrip("\r\n") + "\n" for line in lines)
     for number, cells, problem in quoted_records(whole_lines):
         if problem or not cells:

@@ -65,6 +65,7 @@ def make_manifest(
             "repeated_lines": sum(record["repeated_lines"] for record in records),
         },
         "bad_lines": dict(sorted(report.bad.items())),
+        # `pretrain` stores it in checkpoints, and refuses to resume on rows with another one.
         "fingerprint": hash_json(settings),
         "settings": settings,
         "shards": shards,
@@ -81,6 +82,7 @@ def _corpora(
     records: list[dict[str, Any]], files: Iterable[Sequence[Any]]
 ) -> dict[str, dict[str, Any]]:
     """Describe each corpus, held-out rows included; "blake2b" is a hash of all its texts."""
+    # An entry of the setting `files` is [corpus, name, size, stamp].
     counts = Counter(corpus for corpus, *_ in files)  # in the order of the corpora
     described = {}
     for corpus, count in counts.items():
@@ -153,6 +155,7 @@ def is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
         return True
     if unfinished.is_file():
         _check_same(output, read_json(unfinished, PREPARE_AGAIN), settings)
+    # Temporary files of a killed process and a lock file do not count as other content.
     elif output.exists() and (
         not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK}
     ):
@@ -198,6 +201,7 @@ def claim(output: Path, settings: Mapping[str, Any]) -> None:
     for folder in (output, output / UNFINISHED):
         sweep(folder)
     if not (output / UNFINISHED).is_dir():
+        # Folder and settings appear together, by one rename: never one without the other.
         with temporary_folder(output / UNFINISHED) as folder:
             write_text(folder / "settings.json", json.dumps(settings))
 

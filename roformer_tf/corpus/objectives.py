@@ -117,9 +117,12 @@ def _draw(
     # At most `predictions`, since two tokens of a sequence or more are special.
     limit = _wanted(len(words) - int(sizes[0]), rate)
     chosen = _choose_words(sizes.tolist(), limit, rng)
+    # P words are chosen at most, so the first row suffices; `chances` does not depend on them.
     word_chances, chances = rng.random((2, predictions))
     word_chances = word_chances[: len(chosen)]
     kept_from = config.mask_replace_rate + config.random_replace_rate
+    # With the rates 0.8 and 0.1: a chance below 0.8 gives 1 (masked), below 0.9 gives 2 (replaced),
+    # from 0.9 on 3 (kept). Word 0, special tokens and padding, is never chosen.
     fates = np.zeros(len(sizes), np.int8)  # of words; 0: not selected
     fates[chosen] = (
         _MASKED + (word_chances >= config.mask_replace_rate) + (word_chances >= kept_from)
@@ -178,6 +181,7 @@ class MaskedTokens:
         fates = np.stack([fate for fate, _ in drawn])  # (B, L)
         chances = np.stack([chance for _, chance in drawn])  # (B, P)
         row, position = np.nonzero(fates)  # (N,): the selected tokens of all rows, in order
+        # row 0 0 0 2 2 → the first index of each value 0 0 0 3 3 → slots 0 1 2 0 1
         slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
 
         token_ids = rows[:, TOKEN].astype(np.int32)
@@ -233,6 +237,7 @@ class NextTokens:
         # A position is predicted from if the next one is of the same document, and no padding.
         continues = np.zeros(documents.shape, bool)
         continues[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+        # `roll` moves the first token to the last column, where `continues` is False.
         labels = np.where(continues, np.roll(tokens, -1, axis=1), np.int32(0))
         inputs = {"token_ids": tokens, "sequence_ids": documents}
         return inputs, labels, continues.astype(np.float32)
@@ -243,6 +248,7 @@ class NextTokens:
         All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
         `rows` is.
         """
+        # 64 sequences of 512 tokens have 64 · 76 = 4,864 masked ones, and 9 sequences 4,608 in all.
         masked = rows * predictions_per_row(length, MaskingConfig().highest_rate)
         return max(1, masked // (length * parts)) * parts
 

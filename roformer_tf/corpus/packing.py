@@ -57,10 +57,13 @@ def pack(
     chunks = list(pairwise(bounds.tolist()))
     members = assign([stop - start + SPECIALS for start, stop in chunks], length)
     rows = [[chunks[i] for i in row] for row in members]
+    # In the order of the text: chunks by their start, rows by their first chunk.
     rows = sorted(map(sorted, refill(rows, documents.words, length, fill)))
     starts, stops = np.array(list(chain.from_iterable(rows)), np.intp).reshape(-1, 2).T
     token_ids, words = _framed(documents, starts, stops - starts + SPECIALS, cls_id, sep_id)
     used = np.arange(length) < np.array(list(map(_load, rows)), np.intp)[:, None]  # (rows, length)
+    # The document of each chunk, counted from 1. A document with several chunks is split. `right`:
+    # empty documents before a chunk begin where it does, and have no chunk themselves.
     owners = np.searchsorted(documents.bounds, starts, side="right")
     split_documents = int(np.sum(np.unique(owners, return_counts=True)[1] > 1))
     return np.stack(_channels(used, token_ids, words, dtype), axis=1), split_documents
@@ -88,6 +91,7 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     rows: list[list[int]] = []
     spaces: list[tuple[int, int]] = []  # (free space, row), sorted
     for item in sorted(range(len(sizes)), key=sizes.__getitem__, reverse=True):
+        # The row with the least free space that suffices.
         best = bisect_left(spaces, (sizes[item], 0))
         if best < len(spaces):
             space, row = spaces.pop(best)
@@ -116,6 +120,8 @@ def refill(
     taker: list[Chunk] | None = None
     done: list[list[Chunk]] = []
     used, count = sum(map(_load, rows)), len(rows)
+    # `used`: positions that are not padding; `count`: rows that are left. A step needs a row to
+    # distribute and one that takes its chunks, which may be `taker` from the step before.
     while len(by_load) > (taker is None) and used < fill * length * count:
         donated = deque(by_load.popleft())
         while donated and (taker or by_load):
@@ -125,6 +131,7 @@ def refill(
             if stop - start <= room:
                 taker.append(donated.popleft())
                 continue
+            # `cut` is `start` if there is no room, or less than the first word needs.
             cut = _word_start(words, start, start + room)
             if cut > start:  # both parts need [CLS] and [SEP]
                 taker.append((start, cut))
@@ -132,6 +139,7 @@ def refill(
                 used += SPECIALS
             done.append(taker)
             taker = None
+        # No row is left that could take the rest: it stays a row. Otherwise a row is saved.
         if donated:
             done.append(list(donated))
         else:
@@ -156,6 +164,7 @@ def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
     start = 0
     while (stop := start + room) < len(words):
         # A word longer than the room is cut like any other text.
+        # The numbers of words rise, so this is the first token of the word that is cut at `stop`.
         word_start = int(np.searchsorted(words, words[stop]))
         start = word_start if word_start > start else stop
         yield start
@@ -173,6 +182,8 @@ def _framed(
     starts (P,): positions of the chunks in the documents; widths (P,): tokens with special ones.
     """
     stops = np.cumsum(widths)
+    # A chunk of the tokens 5 and 6 → 4 5 6 7: its neighbours are then replaced by [CLS] and [SEP].
+    # At the ends of all documents there is no neighbour, hence `clip`.
     source = np.arange(widths.sum()) + np.repeat(starts - 1 - (stops - widths), widths)
     token_ids, words = (array.take(source, mode="clip") for array in documents[:2])
     for positions, special in ((stops - widths, cls_id), (stops - 1, sep_id)):

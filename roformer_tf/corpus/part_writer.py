@@ -62,6 +62,7 @@ class PartWriter:
         path = self.output / UNFINISHED / f"part-{name}.json"
         if path.is_file():
             record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
+            # The shards were complete before the record, but may be damaged since.
             if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
                 return record
 
@@ -72,6 +73,8 @@ class PartWriter:
         for text in kept:
             held_out = is_held_out(text, self.config.held_out)
             texts[HELD_OUT if held_out else TRAIN].append(text)
+        # Two workers of a cluster may write the same part at once: both write the same bytes, under
+        # temporary names of their own.
         written = {
             split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
             for split in SPLITS

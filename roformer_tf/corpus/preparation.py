@@ -161,6 +161,7 @@ def _prepare(
     output = Path(config.output)
     if manifests.is_finished(output, settings):  # by another process, just before the lock
         return _finished(output)
+    # Reads the first document only, and before anything is written.
     _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
@@ -169,7 +170,9 @@ def _prepare(
     try:
         repeated = _repeated(files, config)
         tokenizer = tokenizer or _built_tokenizer(files, config, repeated)
+        # Before the parts: a run that continues reads a vocabulary of --vocab-size from here.
         tokenizer.save_pretrained(output)
+        # A worker of a cluster may have another working directory.
         write = PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = manifests.make_manifest(records, repeated, report, settings, tokenizer)
@@ -220,6 +223,7 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
         is_repeated = (
             deduplication.find_near(config.similarity) if near else deduplication.find_exact()
         )
+        # The report is not used: the files are read again later, and a bad line should count once.
         marks = _each_part(
             partial(_mark_part, config), files, config, CorpusReport(), "finding duplicates"
         )
@@ -291,6 +295,8 @@ def _parts(
 ) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, without the repeated documents."""
     # A part never has documents of two corpora: a shard belongs to one.
+    # Every pass over the files cuts the same parts: records have their numbers, and `repeated` has
+    # indices of documents in each. So repeated documents are removed after the cut.
     parts = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))
@@ -344,6 +350,7 @@ def _settings(
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
+        # Names without folders: a corpus that was moved, with the same content, is the same.
         "files": [[file.corpus, file.name, file.size, file.stamp] for file in files],
         "similarity": config.similarity if config.duplicates == "near" else None,
         "vocabulary": hash_json(tokenizer.vocabulary) if tokenizer else None,

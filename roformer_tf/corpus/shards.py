@@ -62,6 +62,7 @@ def write_shard(
 ) -> Shard:
     """Write rows (rows, 3, length) to `folder/file`, and describe the shard."""
     with temporary_file(folder / file) as temporary:
+        # An open file, because np.save would append .npy to the temporary name.
         with temporary.open("wb") as handle:
             np.save(handle, rows, allow_pickle=False)
         digest, size = hash_file(temporary), temporary.stat().st_size
@@ -118,6 +119,7 @@ class PreparedRows:
         self._shards = shards
         self._stops = list(accumulate(shard.rows for shard in shards))
         self._headers = [_header(folder / shard.file, shard, length) for shard in shards]
+        # A cache of this object. One on the method would keep every object, and its maps, alive.
         self._rows_of = lru_cache(OPEN_MAPS)(self._open_map)
 
     @classmethod

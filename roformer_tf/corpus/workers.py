@@ -61,6 +61,7 @@ def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, An
     in_progress: deque[tuple[Item, Callable[[], Any]]] = deque()
     for item in items:
         in_progress.append((item, workers.submit(item)))
+        # The next item is read only after a result was taken: reading waits for the workers.
         while len(in_progress) >= workers.room():
             first, result = in_progress.popleft()
             yield first, result()
@@ -122,10 +123,12 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
     """
     # Not forked: this process may run threads of TensorFlow, which a fork would break.
     context = multiprocessing.get_context("spawn")
+    # Other children of this process, which are not killed below.
     before = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
         try:
             yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
+        # Raised in the caller's block, where results are awaited.
         except BrokenProcessPool:
             # The pool would wait for the other workers. They ignore its SIGTERM, and may wait for
             # a lock of the dead one.
@@ -136,6 +139,7 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
                 "continues; with fewer --workers it needs less memory."
             ) from None
         finally:
+            # Otherwise the end of the block would wait for all items in the queue.
             pool.shutdown(cancel_futures=True)
 
 
@@ -158,6 +162,7 @@ def _end_with_parent() -> None:
     parent = multiprocessing.parent_process()
     assert parent is not None
     parent.join()
+    # Not sys.exit, which would end this thread only.
     os._exit(1)
 
 
@@ -195,6 +200,8 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "Sending large graph")  # a document may be large
                 call = pickle.dumps(_Call(job, pickle.dumps(item)))
+                # `pure=False`: otherwise Dask would hash a whole part for the name of the call, and
+                # run equal calls only once.
                 future = _ask(client, partial(client.submit, pickle.loads, call, pure=False))
             pending.add(future)
 
@@ -209,6 +216,7 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
 
         try:
             yield Workers(submit, room)
+        # The caller keeps its files after this error, so what a worker still writes does no harm.
         except EngineError:
             raise
         except Exception:  # the caller removes its files: no worker may write any more then

@@ -82,6 +82,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     model = tokenizer = None
     # Checked and read before the preparation, which may take hours: errors come first.
     if config.mixing.corpus_weights and not config.rows:
+        # Only the names matter here: each corpus counts as one sequence.
         epoch_rows({file.corpus: 1 for file in find_files(config.corpus)}, config.mixing)
     if config.init_from:
         model, tokenizer = read_checkpoint(config, longest)
@@ -100,6 +101,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     _check_model_parallel(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # is saved with the model
     model.encoder.rematerialize = config.rematerialize
+    # Of the data of all lengths: a checkpoint resumes only if none of them has changed.
     fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
     trained = PretrainingModel(model, config.stepping)
     _run(PretrainingRun(config, stages, group, folders, fingerprint, trained, termination))
@@ -134,6 +136,7 @@ def _run(run: PretrainingRun) -> None:
         for stage in stages:
             if start >= stage.stop:
                 continue
+            # Its optimizer gets a copy of the state, also of one from a checkpoint.
             if stage is not compiled:
                 compile_stage(run, compiled := stage)
             try:
@@ -156,6 +159,7 @@ def _prepared(
     """
     lengths = list(dict.fromkeys(stage.length for stage in stages))
     if config.rows:
+        # One length, as `_check_stages` has made sure.
         return {lengths[0]: Path(config.rows)}
     folders: dict[int, Path] = {}
     vocabulary = None

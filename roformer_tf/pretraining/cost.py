@@ -79,6 +79,7 @@ def read_recipe(
     """
     path = find_recipe(path)
     keys = yaml_values(path, PretrainConfig)
+    # `pretrain` refuses --vocab together with --rows.
     source = "--corpus" if "vocab" in keys else "--rows"
     needed = ["--output", "-", *([] if {"corpus", "rows"} & {*keys} else [source, "-"])]
     try:

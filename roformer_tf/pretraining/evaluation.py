@@ -97,6 +97,7 @@ def evaluate(
     """
     outputs = token_metrics(model, batches)
     weights = outputs["weights"].astype("float64")
+    # (rows, P), as the others. Rows after the last corpus fill the last batch, with weight 0.
     losses = -outputs["log_likelihood"] * weights
     hits = (outputs["likeliest"] == outputs["labels"]) * weights
     most = length_bucket(outputs["document_lengths"])
@@ -143,6 +144,7 @@ def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> 
 
     Without positions: at every position, (B, L).
     """
+    # A row 1 1 1 2 2 0 has the counts 1 3 2 of its numbers, and becomes 3 3 3 2 2 1.
     counts = np.stack([np.bincount(row)[row] for row in sequence_ids]).astype("int32")
     return counts if positions is None else np.take_along_axis(counts, positions, axis=1)
 

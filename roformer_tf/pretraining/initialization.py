@@ -65,6 +65,7 @@ def new_model(
         model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))
     if embeddings == "neighbours":
         words = model.encoder.embeddings.word.embeddings
+        # The length of a vector with this standard deviation in each dimension.
         length = config.initializer_range * math.sqrt(config.embedding_size)
         vectors = length * neighbour_vectors(rows, *words.shape)
         words.assign(vectors + RANDOM_SHARE * keras.ops.convert_to_numpy(words))
@@ -117,11 +118,13 @@ def read_checkpoint(
             model = kind.from_source(source, dtype=config.precision, **_changes(config))
             if vocabulary is None:
                 tokenizer = RoFormerTokenizer.from_source(source, *settings)
+    # The ids of --rows, or of --vocab, must be the checkpoint's: `_check_vocabulary` compares them.
     if vocabulary is not None:
         tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
     known = model.config
     known.check_length(positions, "the length of the longest row")
     _check_vocabulary(model, tokenizer, config.init_from)
+    # `check_length` has refused a learned table that is too short. Other positions have no limit.
     if positions > (most := known.max_position_embeddings):
         scales = known.use_logn_attn or known.rope_parameters  # both begin at the trained length
         trained = known.trained_length or (most if scales else 0)
@@ -185,6 +188,7 @@ def neighbour_vectors(
     left, strength, _ = randomized_svd(information, rank, n_iter=4, random_state=seed)
     # A random rotation: otherwise the first dimensions would have most of the information.
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
+    # The factorization U · √Σ of the information matrix (Levy and Goldberg 2014).
     vectors = left * np.sqrt(strength) @ rotation[:rank]
     known = information.getnnz(axis=1) > 0
     lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -201,6 +205,7 @@ def neighbour_counts(rows: PreparedRows, vocab_size: int) -> "csr_matrix":
     tokens, documents = sample[:, TOKEN], sample[:, DOCUMENT]
     together = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
     before, after = tokens[:, :-1][together], tokens[:, 1:][together]
+    # `tocsr` adds the ones of equal pairs.
     ones = np.ones(len(before), np.float32)
     return coo_matrix((ones, (before, after)), (vocab_size, vocab_size)).tocsr()
 
@@ -214,8 +219,10 @@ def positive_information(counts: "csr_matrix") -> "csr_matrix":
 
     pairs = counts.tocoo()
     first, second = (np.asarray(counts.sum(axis), np.float64).ravel() for axis in (1, 0))
+    # (pairs,): how often each pair would occur if neighbours were independent.
     expected = first[pairs.row] * second[pairs.col] / max(first.sum(), 1.0)
     values = np.maximum(np.log(pairs.data / expected), 0).astype(np.float32)
     right = csr_matrix((values, (pairs.row, pairs.col)), shape=counts.shape)
+    # Pairs that are no more frequent than by chance take no memory.
     right.eliminate_zeros()
     return hstack([right, right.T]).tocsr()

@@ -133,6 +133,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     for scaling in config.scalings or ("",):
         if scaling:
             changes = scaled(scaling, max(lengths), config.trained_length or trained)
+            # Opened again, because angles and scales are part of the layers.
             model, *_ = open_language_model(config.model, objective, precision, **changes)
         losses = token_losses(model, tokenizer, objective, predicted, lengths, scaling)
         by_scaling[scaling] = figures(losses)
@@ -143,6 +144,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
         "documents": read.documents,
         "texts": len(texts),
         "tokens": sum(len(text.token_ids) for text in texts),
+        # The figures of the first scaling are at the top level, as without --scalings.
         **next(iter(by_scaling.values())),
         **({"by_scaling": by_scaling} if config.scalings else {}),
     }
@@ -215,6 +217,7 @@ def read_texts(
     texts: list[WordedText] = []
     tokens = 0
     for text in long_texts(documents, min_length, tokenizer.sep_id, joined=not config.only_long):
+        # The last text is cut, but it fills at least one of the longest sequences.
         room = max(min_length, config.max_tokens - tokens)
         texts.append(WordedText(text.token_ids[:room], text.words[:room]))
         tokens += len(texts[-1].token_ids)

@@ -49,6 +49,7 @@ class Stage:
 
 
 # Settings that a stage may have, and their types.
+# Classes, which `_read` calls: `from __future__ import annotations` would make them strings.
 KEYS: dict[str, Any] = {x.name: x.type for x in dataclasses.fields(Stage) if x.name != "start"}
 
 
@@ -89,6 +90,7 @@ def _read(text: str, number: int) -> dict[str, Any]:
             values[name] = KEYS[name](value)
         except ValueError:
             raise InputError(f"stage {number}: {key} is {value!r}, not a number.") from None
+        # 1e-12 is above 0 for a learning rate, and means at least 1 for whole numbers.
         if values[name] < (0 if name == "warmup" else 1e-12):
             raise InputError(f"stage {number}: {key} is {value}, but must be above 0.")
     return values
@@ -217,6 +219,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
             raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
+        # The checks of PreparationConfig are made below for each stage: they need one length.
         InitializationConfig.__post_init__(self)
         if self.init_from and self.vocab_size:
             raise InputError("--init-from has its own vocabulary. Remove --vocab-size.")
@@ -310,6 +313,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
     prepared = {key: value for key, value in prepared.items() if value is not None}
     # The number of workers changes nothing; the vocabulary's size is checked above.
     names = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}
+    # A setting with its default value counts as not set, so it takes the value of the rows.
     wrong = [
         f"--{name.replace('_', '-')} is {value}"
         + (f", but they were prepared with {prepared[name]}" if name in prepared else "")
@@ -347,6 +351,7 @@ def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions
     and recomputed activations do not count.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
+    # 6: a multiplication and an addition, in the forward pass and twice in the backward one.
     projection = 6 * embedding * hidden if embedding != hidden else 0
     transform = 0 if config.is_v2 else 6 * hidden * embedding
     row = float(length * projection)
@@ -358,6 +363,7 @@ def step_flops(config: RoFormerConfig, length: int, batch_size: int, predictions
         else:
             seen, queries = float(length), outputs
         row += 6 * 2 * hidden**2 * length  # keys and values
+        # Queries and output projection; then scores, and the sums of values that they weight.
         row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
         row += 6 * 2 * hidden * config.intermediate_size * outputs
     return batch_size * row
@@ -368,6 +374,7 @@ def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
     block = block_length(config.window)
     # A block attends to itself and the block before it; if it is not causal, also to the next one.
     blocks = 2 if config.attention_type == "causal" else 3
+    # The last block is padded, and its padding is multiplied, too: averaged over real queries.
     return math.ceil(length / block) * block * blocks * block / length
 
 

@@ -30,6 +30,9 @@ class MaskedTokenLoss(WeightedMeanLoss):
     gives losses (B, P) instead of logits.
     """
 
+    # `_normalized` has divided the weights, so those of a batch sum to 1, and those of a
+    # micro-batch to less: with 1 as the divisor, the losses of micro-batches add up to that of the
+    # batch.
     least_weight = 1.0
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -100,6 +103,8 @@ class PretrainingModel(TrainingModel):
         def timed(*arguments: Any) -> Any:  # batches alone; on JAX, the state before them
             *state, batches = arguments
             began = time.perf_counter()
+            # Keras passes an iterator, from which its step would take the batch. Here it is taken
+            # first, and the step gets an iterator over this batch alone.
             batch = next(batches)
             self.waited += time.perf_counter() - began
             return step(*state, iter((batch,)))
@@ -119,6 +124,7 @@ class PretrainingModel(TrainingModel):
         norm = tf.linalg.global_norm([tf.cast(x, "float32") for x in gradients])
         good, logs = self._check(loss, norm)
         same_dtype = tf.cast(norm, gradients[0].dtype)
+        # NaN if the norm is not finite, but such a step is skipped.
         clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=same_dtype)
 
         # A branch of the graph: a skipped step must not touch the optimizer's slots.
@@ -155,15 +161,19 @@ class PretrainingModel(TrainingModel):
 
     def _jax_step(self, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
         weights, random_states, slots, metrics = state
+        # `random_states` are all variables that are not trained: seeds of dropout, usual loss …
         loss, gradients, random_states = self._jax_gradients(state, _normalized(data))
         norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(x, "float32"))) for x in gradients))
         remembered = [*self.non_trainable_variables, *self.metrics_variables]
+        # JAX' functions are pure. Within the scope, `_check` reads the values of `before`, and what
+        # it assigns is kept in the scope.
         before = list(zip(remembered, [*random_states, *metrics], strict=True))
         with keras.StatelessScope(state_mapping=before) as scope:
             good, logs = self._check(loss, norm)
         after = values_after(scope, before)
         scale = ops.minimum(1.0, self.clip_norm / norm)
         clipped = [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
+        # Computed for a skipped step, too: `chosen` then takes the old values.
         new_weights, new_slots = self.optimizer.stateless_apply(slots, clipped, weights)
 
         def chosen(new: Tensor, old: Tensor) -> Tensor:
@@ -191,12 +201,14 @@ class PretrainingModel(TrainingModel):
             (loss, aux), gradients = jax.value_and_grad(
                 self.compute_loss_and_updates, has_aux=True
             )(weights, states, metrics, *chunk, training=True, optimizer_variables=slots)
+            # aux: the loss before scaling, predictions, non-trainable variables, metrics.
             return loss, gradients, aux[2]
 
         count = self.step_config.accumulate
         if count == 1:
             return gradients_of(random_states, batch)
 
+        # The random states go from one micro-batch to the next: each has its own dropout.
         def add(sums: Any, chunk: Any) -> tuple[Any, None]:
             loss, gradients, states = sums
             more, new, states = gradients_of(states, chunk)
@@ -214,6 +226,7 @@ class PretrainingModel(TrainingModel):
         limit = ops.where(count < SETTLED, float("inf"), self.step_config.spike_factor * usual)
         good = ops.isfinite(loss) & ops.isfinite(norm) & (loss <= limit)
         is_good = ops.cast(good, "float32")
+        # The loss of a skipped step must not enter a product: NaN · 0 is NaN.
         kept = ops.where(good, loss, 0.0)
         # A mean over all good steps at first, then an exponential one over about SETTLED of them.
         fresh = is_good / ops.minimum(count + 1, float(SETTLED))
@@ -221,6 +234,7 @@ class PretrainingModel(TrainingModel):
         self.good_steps.assign(count + is_good)
         skipped = (1 - is_good) * (ops.convert_to_tensor(self.skipped) + 1)
         self.skipped.assign(skipped)
+        # Keras puts the tracker of `loss` first.
         tracker = self.metrics[0]
         tracker.update_state(kept, sample_weight=is_good)
         return good, {"loss": tracker.result(), "gradient_norm": norm, "skipped": skipped}

@@ -81,6 +81,7 @@ class PretrainingRun:
 def compile_stage(run: PretrainingRun, stage: Stage) -> None:
     """Compile the model for a stage. The state of optimizer and metrics is carried over."""
     model, config = run.model, run.config
+    # The optimizer counts the steps of the whole run: a schedule needs to know where it begins.
     begin, steps = stage.start, stage.steps
     if config.one_schedule:
         begin, steps = 0, run.stages[-1].stop
@@ -106,6 +107,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
     """Train from step `start` to the end of its stage, with evaluations and checkpoints."""
     config, output, model = run.config, run.output, run.model
     sequences, held_out, corpora = _batches(run, stage, start)
+    # One decision for all processes: an evaluation needs each of them.
     evaluates = run.group.any(predicts(held_out))
     _announce(run, stage, 0 if evaluates else sum(corpora.values()))
     if start == stage.start:
@@ -145,6 +147,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         def save(step: int) -> None:
             # The averaged weights are published; the optimizer's own are saved next to them.
             with ema_weights(model):
+                # All processes take it, because each may hold only a part of a weight; the first
+                # writes it.
                 snapshot = take_snapshot(RunState(step, run.fingerprint), model)
             if run.group.first:
                 write_snapshot(snapshot)
@@ -159,6 +163,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 shuffle=False,  # the batches are shuffled already
                 callbacks=[  # the log first, the termination last (see `training/callbacks.py`)
                     log,
+                    # Before the checkpoint: its model card and best/ need the line of this step.
                     *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),
                     PeriodicCallback(run.plot, min_seconds=30, **periodic),
                     PeriodicCallback(save, also=run.termination.received, **periodic),
@@ -238,6 +243,8 @@ def with_labels(batch: tuple[dict[str, Any], Any, Any]) -> tuple[dict[str, Any],
 def publish_checkpoint(output: Path, checkpoint: Path) -> None:
     """Copy a checkpoint's model to model/, and to best/ if its evaluation is the best so far."""
     step = int(checkpoint.name.removeprefix("step-"))
+    # Step 0, the initial model, has no checkpoint. There are later lines where a resumed run
+    # publishes an older checkpoint again, or where this thread is slower than the training.
     lines = [line for line in read_metrics(output / EVALUATIONS_FILE) if 0 < line["step"] <= step]
     own: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
     cards = {}
@@ -287,6 +294,7 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
         raise
     except Exception as error:
         PreparedRows.open(run.folders[stage.length])  # raises InputError if a shard is damaged
+        # An OSError, such as that of a full disk, is a problem of this process itself.
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
             raise lost("another process", error, f" Saved: {saved}.") from None

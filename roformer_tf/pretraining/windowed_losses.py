@@ -85,11 +85,13 @@ def long_texts(
     for several in documents:
         for start, stop in zip(several.bounds[:-1], several.bounds[1:], strict=True):
             words = several.words[start:stop]
+            # Words count from 1 in each text. A slice, because an empty document has no first word.
             text = WordedText(several.token_ids[start:stop], words - words[:1] + 1)
             if len(text.token_ids) >= least:
                 yield text
             elif joined and len(text.token_ids):
                 waiting.append(text)
+                # n texts are joined by n - 1 [SEP]: one token less than this sum.
                 if sum(len(short.token_ids) + 1 for short in waiting) > least:
                     yield _join(waiting, sep_id)
                     waiting = []
@@ -105,6 +107,7 @@ def _join(texts: list[WordedText], sep_id: int) -> WordedText:
         ids += [text.token_ids, np.array([sep_id])]
         words += [text.words + last, np.array([NO_WORD])]
         last += int(text.words[-1])
+    # Without the [SEP] after the last text.
     return WordedText(np.concatenate(ids[:-1]), np.concatenate(words[:-1]))
 
 
@@ -187,6 +190,7 @@ def token_losses(
                 outputs.append(metrics.predict_on_batch(_padded(batch, size)))
                 bar.update(batch["token_ids"].size)
             joined = {key: np.concatenate([x[key] for x in outputs]) for key in outputs[0]}
+            # Indexing by it gives the slots row by row, which is the order of the text: (P,).
             used = joined["weights"] > 0
             losses[length] = -joined["log_likelihood"][used].astype("float64")
             hits[length] = joined["likeliest"][used] == joined["labels"][used]
@@ -229,6 +233,7 @@ def make_sequences(
         "sequence_ids": sequence_ids,
         "labels": labels,
         "weights": weights,
+        # `TokenMetrics` needs them, but here they have no use.
         "document_lengths": np.full_like(labels, length),
     }
     return inputs if objective == "causal" else inputs | {"masked_positions": positions}
@@ -247,6 +252,8 @@ def figures(tokens: TokenLosses) -> dict[str, Any]:
     Of each length `loss`, `perplexity`, `accuracy` and the loss' 95 % `interval`; of the longest
     sequences also by position, from 1 on.
     """
+    # At every length the tokens are grouped by their window of the longest one. So the bootstrap
+    # draws the same units for each length.
     counts = np.bincount(tokens.windows).astype("float64")
     by_length = {}
     for length, losses in tokens.losses.items():
@@ -263,6 +270,7 @@ def figures(tokens: TokenLosses) -> dict[str, Any]:
     spans = tokens.positions // width
     by_position = [
         {
+            # Position 0 is [CLS], which is never predicted.
             "from": int(max(1, number * width)),
             "to": int(min((number + 1) * width, longest) - 1),
             "loss": float(tokens.losses[longest][spans == number].mean()),
@@ -281,5 +289,6 @@ def interval(sums: Floats, counts: Floats) -> list[float] | None:
         return None
     # Whole sequences are drawn: tokens of one sequence are not independent.
     shares = np.full(len(sums), 1 / len(sums))
+    # How often each sequence is among S that are drawn with replacement.
     drawn = np.random.default_rng(0).multinomial(len(sums), shares, RESAMPLES)  # (resamples, S)
     return np.quantile(drawn @ sums / (drawn @ counts), [0.025, 0.975]).tolist()
