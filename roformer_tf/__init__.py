@@ -58,6 +58,7 @@ def __getattr__(name: str) -> Any:
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    # From now on Python finds the name without calling this function.
     globals()[name] = value
     return value
 

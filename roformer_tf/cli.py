@@ -161,6 +161,7 @@ BACKENDS = ("tensorflow", "jax")
 """Keras backends that are supported."""
 
 _HELP = ("-h", "--help", "--help-all")
+# 130 is what shells report for SIGINT: 128 + 2.
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -172,6 +173,7 @@ _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    # Before the flags are parsed, so that messages about wrong ones are in this language, too.
     token = ASKED.set(typed_value(arguments, "language"))
     try:
         return _main(arguments)
@@ -204,6 +206,7 @@ def _main(arguments: list[str]) -> int:
         print(f"{program}: {message}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
     except PermissionError as error:
+        # An error without a file is a bug, and keeps its traceback.
         if not error.filename:
             raise
         message = _("cannot open {file}: permission denied.", file=error.filename)
@@ -256,6 +259,7 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
     first, arguments = arguments[:language], arguments[language:]
     words = 0
     name = ""
+    # "" is a group, so the first word is always taken; a second one after "checkpoints".
     while name in _groups() and words < len(arguments) and arguments[words] not in _HELP:
         words += 1
         name = " ".join(arguments[:words])
@@ -269,6 +273,8 @@ def _no_command(name: str, flags: Sequence[str]) -> Message:
     """
     of_groups = {command for command in COMMANDS if " " in command}
     last_words = {command.rpartition(" ")[2]: command for command in of_groups}
+    # In this order: `checkpoint list` for "checkpoints list", `pretain` for "pretrain", and
+    # `inspect`, which lacks its group.
     near = (
         (nearest(f"{name} {flags[0]}", of_groups) if flags else "")
         or nearest(name, {*COMMANDS, *_groups()})
@@ -288,12 +294,14 @@ def run(name: str, flags: Sequence[str], _: Translator) -> None:
 
     Raises InputError for wrong input, in the language of the translator.
     """
+    # First of all: TensorFlow reads these variables once, when a module below imports it.
     set_up_tensorflow(_check_backend())
     settings = load_settings(name, flags)
     command = COMMANDS[name]
     try:
         program = f"roformer-tf {name}"
         values = from_words(settings, flags, program, command.usual, _.language)
+        # After the flags are parsed: neither --help nor a wrong flag has to wait for Keras.
         import_quickly(*command.loads)
         load_function(name, flags)(values)
     except InputError as error:

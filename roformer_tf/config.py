@@ -122,8 +122,10 @@ class RoFormerConfig:
     """Keys of the file that are not known here; they are written back."""
 
     def __post_init__(self) -> None:
+        # A frozen dataclass can set its own fields only by `object.__setattr__`.
         if self.embedding_size == 0:
             object.__setattr__(self, "embedding_size", self.hidden_size)
+        # Before the checks below, because this may set rotary_base and rotary_share.
         if isinstance(self.rope_parameters, Mapping):
             self._read_rope_parameters(dict(self.rope_parameters))
         for name in _COUNTS:
@@ -178,6 +180,7 @@ class RoFormerConfig:
             if key not in parameters:
                 continue
             current, value = getattr(self, name), parameters.pop(key)
+            # A field with its default value counts as not set; equal values are no conflict.
             if current not in (type(self).__dataclass_fields__[name].default, value):
                 raise InputError(
                     f"{name} is {current!r}, but {key} of rope_parameters is {value!r}. "
@@ -249,6 +252,7 @@ class RoFormerConfig:
         Unknown keys are kept in `unknown`, and warned of unless Hugging Face always writes them.
         """
         values = {key: value for key, value in values.items() if value is not None}
+        # In `{…} | values` a key of the file has priority over the one that is derived here.
         if values.get("is_decoder") is True:  # transformers' key for causal attention
             values = {"attention_type": "causal"} | values
         if values.get("model_type") == "bert":

@@ -84,6 +84,7 @@ def check_number(
     # Not math.isfinite, which fails for integers that are too large for a float.
     if abs(value) < math.inf and all(holds(value, bound) for _, bound, holds in used):
         return
+    # Callers give one bound, or a lower and an upper one.
     span, *further = (span for span, *_ in used)
     if further:
         span = Message("{first} and {last}", first=span, last=further[0])

@@ -49,6 +49,8 @@ def temporary_file(target: str | Path) -> Iterator[Path]:
     mode = temporary.stat().st_mode
     try:
         yield temporary
+        # The content, then the name, then the folder that lists it. After a power failure the name
+        # never refers to content that is not on the disk.
         _sync(temporary)
         temporary.chmod(mode)  # safetensors replaces it by a file that only the user can read
         if not _renamed(temporary, target):
@@ -242,6 +244,7 @@ def check_writable(target: str | Path) -> None:
             raise OSError(errno.EINVAL, Message("it is no regular file"))
         created = _create_folder(target.parent)
         for folder in folders:
+            # Named like a leftover (tempfile adds 8 characters), for `sweep` after a crash.
             with tempfile.NamedTemporaryFile(prefix=f".{target.name}.", suffix=".tmp", dir=folder):
                 pass
     except OSError as error:
@@ -262,6 +265,7 @@ def sweep(folder: Path) -> None:
     left: it gets its name back.
     """
     for path in leftovers(folder):
+        # .model.1a2b3c4d.old → model
         target = folder / path.name[1:].rsplit(".", 2)[0]
         if path.suffix == ".old" and not target.exists():
             path.replace(target)

@@ -147,9 +147,11 @@ def _words_by_flag(words: Sequence[str], types: Mapping[str, Any]) -> dict[str, 
             break
         if name in negated:
             typed[negated[name]], room = ["no"], 0
+        # -lr is an unknown flag, but -5 is a value.
         elif name or re.match("-[A-Za-z]", word):
             if name not in types:
                 unknown.append(stem.replace("_", "-"))
+            # The same list under both names: the words that follow are appended to it.
             typed[name] = values = [value] if equals else []
             room = 0 if equals else _max_values(types.get(name, str))
         else:
@@ -159,6 +161,7 @@ def _words_by_flag(words: Sequence[str], types: Mapping[str, Any]) -> dict[str, 
         meant = hint([_meant(flag.lstrip("-"), {*types, *negated}) for flag in unknown])
         meant = meant or Message(" `--help-all` lists the flags.")
         raise InputError(Message("there is no flag {flags}.{hint}", flags=unknown, hint=meant))
+    # Words that no flag has taken are those of flags whose names are omitted, in a fixed order.
     for name in POSITIONAL:
         if rest and name in types and name not in typed:
             number = _max_values(types[name])
@@ -209,6 +212,7 @@ def _converted(words: Sequence[str], kind: Any) -> Any:
         for option in sorted(inner, key=lambda x: x is not NoneType):  # "None" is not a text
             with suppress(ValueError):
                 return _converted(words, option)
+    # This raises ValueError, too, for no word and for several.
     (word,) = words
     if origin is Literal:
         return inner[inner.index(word)]
@@ -245,6 +249,7 @@ def given_names(words: Sequence[str]) -> set[str]:
 def typed_value(words: Sequence[str], flag: str) -> str:
     """The value of a flag of one value, the last if it is repeated; "" without it."""
     typed = takewhile(lambda word: word != "--", words)
+    # Each word with the one after it, which is the value in `--language zh`.
     pairs = pairwise([*typed, ""])
     values = [word.partition("=")[2] or later for word, later in pairs if _flag_name(word) == flag]
     return values[-1] if values else ""
@@ -307,6 +312,7 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
                     known=", ".join(sorted(known)),
                 )
             )
+        # BaseLoader has no null: these are its spellings. Such a key is as if it were absent.
         if value not in ("", "~", "null", [], {}):
             typed[flag] = _as_words(value)
     return typed
@@ -352,6 +358,7 @@ def in_flag_names(text: str, settings: Any) -> str:
     names = {flag.field.name: f"--{flag.name}" for flag in flags_of(settings)}
     # In a sentence a word such as "text" is no flag, but one with an underscore is, if it is not
     # in quotes or in a path.
+    # The text may be translated already: 的值 is "is" in the Chinese messages.
     pattern = r"^[a-z]+(?= (is|was|的值) ?)|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
     changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
     return text if changed == text else changed  # a Message can be translated

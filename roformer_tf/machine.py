@@ -10,6 +10,7 @@ MULTIPLY_BFLOAT16 = ("avx512_bf16", "amx_bf16")
 """Linux' names of the instructions for bfloat16 products with float32 sums."""
 ISA_LIMITS = ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA")
 """oneDNN's variables that limit the instructions which it uses."""
+# Devices of the drivers of NVIDIA, of AMD (ROCm) and of TPUs.
 ACCELERATORS = ("/dev/nvidiactl", "/dev/kfd", "/dev/accel0")
 
 
@@ -18,6 +19,7 @@ def usable_cores() -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
+    # "200000 100000" is 200 ms of CPU time in every 100 ms: two cores.
     with suppress(OSError, ValueError):  # no such file, or "max"
         quota, period = CPU_QUOTA.read_text().split()
         cores = min(cores, math.ceil(int(quota) / int(period)))

@@ -49,4 +49,5 @@ def register() -> None:
     """Register a placeholder for each class that is not imported yet. Keras must be imported."""
     registry = sys.modules["keras"].saving.get_custom_objects()
     for name, module in CLASSES.items():
+        # A class whose module is imported has registered itself already.
         registry.setdefault(f"{PACKAGE}>{name}", UnloadedClass(f"{PACKAGE}.{module}", name))

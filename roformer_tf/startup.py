@@ -109,6 +109,7 @@ def _without_notes() -> Iterator[None]:
     except OSError:  # a service without a console has no stderr
         yield
         return
+    # -I: no variables or packages of the user; -S: no `site`, so that it starts sooner.
     with subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _NOTES_FILTER], stdin=subprocess.PIPE, stdout=stderr
     ) as process:

@@ -51,12 +51,16 @@ def markdown(templates: "jinja2.Environment", name: str, **context: Any) -> str:
 
 def escape_markdown(text: Any) -> str:
     """Text on one line, without meaning in Markdown."""
+    # Some characters have a meaning in some positions only: # at the beginning, _ at the edge of a
+    # word (not in snake_case), ] before ( [ or a colon.
     meaning = r"[\\`*<>|~]|^#|(?<![^\W_])_|_(?![^\W_])|\](?=[(\[:])"
     return re.sub(meaning, r"\\\g<0>", " ".join(str(text).split()))
 
 
 def code(text: str) -> str:
     """A name as Markdown code, whatever characters it has."""
+    # CommonMark: a code span ends at as many ticks as it begins with, so it takes more than the
+    # text has in a row. Spaces separate them from ticks at the ends of the text.
     ticks = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
     pad = " " if text.startswith("`") or text.endswith("`") else ""
     return f"{ticks}{pad}{' '.join(text.split())}{pad}{ticks}"

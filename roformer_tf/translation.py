@@ -42,6 +42,7 @@ class Message(str):
 
     def __new__(cls, template: str, **values: Any) -> "Message":
         """The template has fields as `str.format` takes them; values may be messages, too."""
+        # As a string it is the English text, for code that does not know messages.
         message = super().__new__(cls, _filled(template, values, "en"))
         message.template, message.values = template, values
         return message
@@ -102,6 +103,7 @@ def _catalogue(language: Language) -> gettext.NullTranslations:
 
 def terminal_language() -> Language:
     """The language of help and messages: that of `ASKED`, otherwise that of the locale."""
+    # In the order of POSIX: the first that is set and not empty counts.
     variables = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
     # Windows has none of them; its name of the locale is such as "Chinese (Simplified)_China.936".
     name = next(filter(None, variables), None) or locale.setlocale(locale.LC_CTYPE)

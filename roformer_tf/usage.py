@@ -90,6 +90,8 @@ def _groups(flags: Sequence[Flag], settings: Any, _: Translator) -> dict[str, li
     groups: dict[str, list[Flag]] = {}
     own: list[Flag] = []
     for flag in flags:
+        # The class that declares the field, possibly a base class: its name and docstring are the
+        # title.
         owner = next(x for x in flag.settings.__mro__ if flag.field.name in x.__annotations__)
         if owner is settings:
             own.append(flag)
@@ -169,6 +171,8 @@ def default_of(flag: Flag) -> str:
 def docstrings(settings: type) -> dict[str, str]:
     """Field → the string after it in the class, or in a class that it inherits from."""
     texts = {}
+    # Base classes first: the text of a subclass replaces theirs. From the source, because Python
+    # keeps no docstrings of fields.
     for base in reversed(settings.__mro__[:-1]):
         body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore
         for field, text in pairwise(body):
