@@ -1,6 +1,5 @@
 """Settings that all training commands share. Importing them does not load Keras."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -119,5 +118,4 @@ def _check(config: OptimizerConfig | FinetuneOptimizerConfig) -> None:
     check_numbers(config, "learning_rate", above=0)
     check_numbers(config, "weight_decay", at_least=0)
     check_numbers(config, "warmup", "beta_2", "ema", at_least=0, below=1)
-    if config.clip_norm != math.inf:  # infinity clips nothing
-        check_numbers(config, "clip_norm", above=0)
+    check_numbers(config, "clip_norm", above=0)

@@ -19,6 +19,7 @@ def test_warmup_and_decay_longer_than_the_run_are_refused():
         {"learning_rate": float("nan")},
         {"learning_rate": float("inf")},
         {"clip_norm": -1},
+        {"clip_norm": float("inf")},
         {"warmup": 1},
         {"warmup": -0.1},
         {"beta_2": 1.5},
