@@ -96,8 +96,10 @@ def no_index(folder: Path) -> DamagedError:
 def open_to_write(folder: Path) -> Connection:
     """Open the database of an index, or create it without settings and documents."""
     folder.mkdir(parents=True, exist_ok=True)
+    # isolation_level None: Python's module begins no transactions, `transaction` does.
     connection = sqlite3.connect(folder / FILE, timeout=PATIENCE, isolation_level=None)
     try:
+        # First, since the size of pages is fixed from write-ahead mode and the first table on.
         connection.execute(f"PRAGMA page_size = {PAGE}")
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk
@@ -119,6 +121,7 @@ def open_to_read(folder: Path) -> Connection:
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise
+        # Without locks and without write-ahead files, which a read-only folder does not allow.
         return _opened(folder, "mode=ro&immutable=1")
 
 
@@ -131,6 +134,8 @@ def _opened(folder: Path, mode: str) -> Connection:
         check_same_thread=False,  # `SearchIndex` has a lock
     )
     try:
+        # SQLite reads nothing before a query: a damaged file would be noticed only at the first
+        # search.
         connection.execute("SELECT count(*) FROM sqlite_master")
     except sqlite3.Error:
         connection.close()
@@ -141,6 +146,8 @@ def _opened(folder: Path, mode: str) -> Connection:
 @contextmanager
 def transaction(connection: Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Do all of it or nothing. Kind DEFERRED: read one state, whatever others commit meanwhile."""
+    # IMMEDIATE takes the lock for writing now: a transaction that reads first and then writes would
+    # fail if another process has written in between.
     connection.execute(f"BEGIN {kind}")
     try:
         yield

@@ -99,9 +99,11 @@ def as_metadata(cells: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(value: Any) -> str | float | bool | None:
     """A cell as metadata: a number also where it is written as text, but not "007"."""
+    # Larger integers become text below: those of SQLite have 64 bits.
     if value is None or (isinstance(value, bool | int) and abs(value) < 2**63):
         return value
     if isinstance(value, float):
+        # JSON has neither NaN nor infinity: they count as empty cells.
         return value if abs(value) < float("inf") else None
     if isinstance(value, list | dict):
         return json.dumps(value, ensure_ascii=False, default=str)

@@ -20,6 +20,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.search.database import sqlite3
 
 _STRING = r"""(?:"[^"]*"|'[^']*')"""
+# After a number no letter may follow: 12ab is neither a number nor a text.
 _VALUE = rf"(?:{_STRING}|[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?(?!\w)|(?:true|false)\b)"
 # A comparison, or what joins comparisons.
 _PART = re.compile(
@@ -49,6 +50,7 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
         if part is None:
             raise InputError(f"--where {text!r}: cannot read {text[end:].strip()!r}. {_EXAMPLE}")
         end = part.end()
+        # Parentheses, `and`, `or` and `not` are SQL as they are.
         sql.append(part["joint"] or _comparison(part, parameters, fields))
     condition = " ".join(sql)
     # SQLite checks how comparisons are joined, and how deep they are nested.
@@ -80,6 +82,7 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         if field == "id":
             return "id"
         fields.add(field)
+        # A path of SQLite's JSON; _PART accepts no field with a double quote.
         parameters.append(f'$."{field}"')
         return "json_extract(metadata, ?)"
 
@@ -93,6 +96,8 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
             parameters.append(digit)
         else:
+            # Each call of `column` appends the path to the parameters, in the order of the
+            # placeholders; the value comes last.
             sql = f"(typeof({column()}) IN ('integer', 'real') AND {column()} {sign} ?)"
             # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63

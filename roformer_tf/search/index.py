@@ -118,6 +118,8 @@ class Vectors(NamedTuple):
         """How near each document is to a query's vector (D,): (documents,) float32."""
         if not len(self.numbers):
             return np.zeros(0, np.float32)
+        # (rows,): the cosine of each passage. `reduceat` takes the maximum of the rows from each
+        # start to the next: starts [0, 2, 3] → rows 0 and 1, row 2, row 3 to the last.
         of_rows = self.matrix @ query
         nearest, weight = np.maximum.reduceat(of_rows, self.starts), np.float32(beginning_weight)
         return (nearest + weight * of_rows[self.starts]) / (1 + weight) if weight else nearest
@@ -133,6 +135,7 @@ class SearchIndex:
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
         self._loaded: tuple[int, Vectors] | None = None
+        # Reentrant: `search` holds it while `_values` takes it again.
         self._lock = threading.RLock()
         with explained(self.folder):
             if not is_index(self.folder):
@@ -185,6 +188,8 @@ class SearchIndex:
         # One state of the database: vectors and words of the same documents.
         with explained(self.folder), self._lock, transaction(self._connection, "DEFERRED"):
             documents = self._vectors()
+            # (documents,): which of them satisfy the condition. All cosines are computed, then
+            # selected.
             kept = np.ones(len(documents.numbers), bool)
             if where is not None:
                 condition, values = parse_filter(where, self.fields)
@@ -209,12 +214,14 @@ class SearchIndex:
 
     def _vectors(self) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
+        # Each change of documents increases it, in the same transaction.
         (revision,) = self._values("SELECT revision FROM settings")
         if self._loaded is None or self._loaded[0] != revision:
             numbers, starts, content = list[int](), list[int](), bytearray()
             query = "SELECT number, passages FROM vectors ORDER BY number"
             for number, passages in self._connection.execute(query):
                 numbers.append(number)
+                # Bytes so far → rows so far, of 4-byte numbers.
                 starts.append(len(content) // (4 * self.manifest.size))
                 content += passages
             matrix = np.frombuffer(content, "<f4").reshape(-1, self.manifest.size)
@@ -240,10 +247,12 @@ def word_scores(connection: Connection, query: str, numbers: np.ndarray) -> np.n
 
     It is 0 for a document without a word of the query.
     """
+    # A word that repeats stays in the list: FTS5 adds up its phrases, so it counts twice.
     terms = document_terms(query)
     count = "SELECT doc FROM frequencies WHERE term = ?"
     rows = {term: connection.execute(count, (term,)).fetchone() for term in set(terms)}
     frequency = {term: row[0] for term, row in rows.items() if row is not None}
+    # Rarest first, so that RAREST keeps the most specific ones.
     known = sorted((term for term in terms if term in frequency), key=frequency.__getitem__)
     # FTS5 gives words of more than half of the documents next to no weight. Without them, it does
     # not have to go through all these documents.
@@ -258,8 +267,11 @@ def word_scores(connection: Connection, query: str, numbers: np.ndarray) -> np.n
         "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
         (*WEIGHTS, " OR ".join(quoted)),
     )
+    # (matches, 2) float64, in which numbers of documents are exact; (0, 2) without matches. FTS5's
+    # bm25 is negative, the best the smallest: hence the sign in the query.
     matches = np.array(cursor.fetchall()).reshape(-1, 2)
     rowids = matches[:, 0].astype(np.int64)
     allowed = np.isin(rowids, numbers)
+    # The position of each matching document among `numbers`, which are ascending.
     scores[np.searchsorted(numbers, rowids[allowed])] = matches[allowed, 1]
     return scores

@@ -19,6 +19,7 @@ AT_ONCE = 256
 # Characters of a term of TF-IDF.
 NGRAMS = (1, 3)
 _CHINESE = "\u3400-\u9fff\U00020000-\U0003ffff"
+# Runs of Chinese characters, or of other letters, digits and signs within names, as in CHISQ.DIST.
 _RUN = re.compile(f"[{_CHINESE}]+|(?:(?![{_CHINESE}])[\\w.#*^])+")
 
 
@@ -43,6 +44,7 @@ def document_terms(text: str) -> list[str]:
 def _pairs(run: str) -> list[str]:
     if not re.match(f"[{_CHINESE}]", run):
         return [f"={run}"]
+    # 打开文件 → 打_开, 开_文, 文_件; a single character has no pair.
     return [f"{a}_{b}" for a, b in pairwise(run)]
 
 
@@ -69,6 +71,8 @@ class BM25:
         rarity = np.log1p((counts.shape[0] - texts_with + 0.5) / (texts_with + 0.5))
         lengths = np.bincount(counts.row, counts.data, counts.shape[0])
         norm = K1 * (1 - B + B * lengths / lengths.mean())
+        # tf · rarity / (tf + norm), for the words of each text only; the matrix stays sparse.
+        # Lucene's form has no factor k1 + 1, which changes no order.
         counts.data *= rarity[counts.col] / (counts.data + norm[counts.row])
         self._weights = counts.T.tocsr()
 

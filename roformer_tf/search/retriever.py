@@ -131,6 +131,7 @@ class Retriever:
         """The first of the hits in the combined order, then the rest, with the search's scores."""
         if self.reranker is None or not hits:
             return hits
+        # May be fewer than the hits, if documents were deleted after the search.
         results = self.index.read(hits[: self.reranked])
         scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
         weight = self.reranker.weight

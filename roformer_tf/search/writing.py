@@ -77,12 +77,15 @@ def add_documents(
     with explained(folder), closing(open_to_write(folder)) as connection:
         with transaction(connection):
             manifest = _manifest(connection, folder, embedder, passage_length, weights)
+            # Read in the transaction that stores the settings. A document that another process adds
+            # after it is written again by `write_block`, which replaces it.
             known = dict(connection.execute("SELECT identity, content FROM documents"))
         changed, added = _plan(documents, known)
         with Progress(desc=Message("index"), unit=Message("documents"), total=len(changed)) as bar:
             for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
                 texts = [document.text for document in block]
                 passages = embedder.passages(texts, manifest.passage_length, batch_size)
+                # After the model has run: other processes can write during the slow step.
                 with transaction(connection):
                     write_block(connection, block, passages)
                 bar.update(len(block))
@@ -99,6 +102,8 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
             missing = [x for x in dict.fromkeys(ids) if not _delete(connection, _identity(x, ""))]
+            # Only if something was deleted: a new revision makes all readers load the vectors
+            # again.
             if len(missing) < len(set(ids)):
                 connection.execute("UPDATE settings SET revision = revision + 1")
     return missing
@@ -149,6 +154,7 @@ def _plan(documents: Sequence[Document], known: dict[bytes, bytes]) -> tuple[lis
     new = 0
     for document in documents:
         identity, content = _identity(document.id, document.text), document.content
+        # The content in the index, or of an earlier document of this call; None if there is none.
         before = known.get(identity)
         if document.id is not None and identity in seen and before != content:
             raise InputError(
@@ -176,6 +182,8 @@ def write_block(
     for document, vectors in zip(documents, passages, strict=True):
         name, text = document.id, document.text
         identity = _identity(name, text)
+        # Replaced, not updated: the new text has a new number, and a hit on the old one finds
+        # nothing.
         _delete(connection, identity)
         values = (name, text, document.metadata_json, identity, document.content)
         number = connection.execute(
@@ -184,6 +192,7 @@ def write_block(
         ).lastrowid
         content = vectors.astype("<f4").tobytes()
         connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, content))
+        # The whole text contains the beginning, too: `index.WEIGHTS` takes that into account.
         words = (" ".join(document_terms(part)) for part in (text[:BEGINNING], text))
         connection.execute(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
