@@ -152,12 +152,14 @@ class TextEmbedder:
         """
         rows, owners = [], list[int]()
         for number, ids in enumerate(map(self.tokenizer.ids, texts)):
+            # Each token is a unit of its own: a window may begin and end at any token.
             spans = windows(np.arange(len(ids) + 1), length - SPECIALS)
             rows += [ids[first:last] for first, last in spans]
             owners += [number] * len(spans)
         # The passages of all texts share batches, and are then separated again.
         vectors = self._vectors(rows, batch_size)
         self._check(vectors, [texts[owner] for owner in owners], 0)
+        # Owners [0, 0, 1, 2, 2] → cuts before rows 2 and 3, where the next text begins.
         return np.split(vectors, np.searchsorted(owners, np.arange(1, len(texts))))
 
     def finished(self, vectors: np.ndarray) -> np.ndarray:
@@ -255,6 +257,7 @@ def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
         )
     pooled, tokenizer = opened.exported(), RoFormerTokenizer.from_source(opened.files)
     ids = np.array([[tokenizer.cls_id, tokenizer.sep_id]], np.int32)
+    # The size of the vectors is read from the vector of an empty text.
     size = pooled({"token_ids": ids, "segment_ids": np.zeros_like(ids)}).shape[1]
     own = {"pooling": config.pooling, "dimensions": size, "max_length": config.max_length}
     for key, value in own.items():
@@ -306,4 +309,5 @@ def embedder_of(
 
     size = model.config.hidden_size
     vectors = SentenceEmbedder(model.encoder, model.pooler, settings.pooling)
+    # Without a fingerprint, because no index is ever compared with these vectors.
     return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", KERAS)

@@ -96,6 +96,7 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
             header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedder.size)}
             with temporary.open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, header)
+                # Rows follow the header without anything between them: C order, little-endian.
                 yield lambda _, vectors: file.write(np.ascontiguousarray(vectors, "<f4").data)
             return
         import pyarrow as pa

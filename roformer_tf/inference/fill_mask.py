@@ -96,6 +96,7 @@ def candidates(
     tokenizer = masked.tokenizer
     rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
     positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]
+    # By the index of a text, since batches are formed by length, not in the order of the texts.
     by_row = dict(masked_logits(masked.model, rows, positions, batch_size))
     logits = [by_row[row] for row in range(len(rows))]
     check_finite(logits)
@@ -156,6 +157,7 @@ def _check(text: str) -> None:
 
 def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
     """Which ids (V,) are ordinary tokens: not special, and not a gap in the vocabulary."""
+    # The logits may have more columns than the vocabulary has tokens.
     tokens = [*tokenizer.tokens, *[None] * (size - tokenizer.vocab_size)]
     return np.array([x is not None and not (x[:1] == "[" and x[-1:] == "]") for x in tokens])
 
@@ -166,5 +168,6 @@ def _likeliest(
     """The most probable of the allowed ids: softmax in float64."""
     # A sum of 50,000 exponentials in float32 would change the last digits that are printed.
     shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
+    # Ids that are not allowed have the probability 0: they must not fill up a large `top`.
     best = top_k(shares, min(top, int(allowed.sum())))
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

@@ -188,6 +188,7 @@ def check_prompts(model: "CausalModel", texts: Sequence[str]) -> list[str]:
     Raises InputError for a prompt that is too long, or that has no known token at all.
     """
     tokenizer = model.own_tokenizer
+    # A set that keeps the order in which words appear.
     unknown: dict[str, None] = {}
     for number, text in enumerate(texts, 1):
         ids = model.encode_prompt(text)
@@ -244,6 +245,7 @@ def sampling_settings(config: GenerationConfig, paraphrases: int) -> GenerationC
             f"samples is {config.samples}, but paraphrases, which are chosen among them, is "
             f"{paraphrases}. Give more samples, or none."
         )
+    # One sample is the default of GenerationConfig: the user chose no number.
     samples = config.samples if config.samples > 1 else max(CANDIDATES, 4 * paraphrases)
     is_cut = config.top_k is not None or config.top_p is not None
     return replace(config, samples=samples, top_k=config.top_k if is_cut else LIKELIEST)

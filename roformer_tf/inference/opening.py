@@ -78,6 +78,7 @@ class Finetuned:
         """Predict each example, whatever its label; `encoded` if they are encoded already."""
         if encoded is None:
             encoded = self.task.labelling.encode(examples, self.tokenizer)
+        # `encode` puts the second text of a pair into segment 1; such a model needs 0 there, too.
         if not self.tokenizer.segments:
             segments = list(map(np.zeros_like, encoded.segment_ids))
             encoded = dataclasses.replace(encoded, segment_ids=segments)

@@ -121,6 +121,8 @@ def predict_file(config: PredictConfig) -> None:
         prediction_file(config.output, table.names, task) as out,
         Progress(desc=Message("predict"), unit=Message("texts")) as bar,
     ):
+        # Examples of similar length share a batch within a chunk, while rows are written in their
+        # order.
         for chunk in chain([first], parts):
             good = [row for row in chunk if isinstance(row, Example)]
             encoded = task.labelling.encode(good, finetuned.tokenizer)
@@ -181,9 +183,12 @@ class _Table:
         for row in chunk:
             if isinstance(row, BadLine):
                 self.skipped.add(row)
+                # In the order of the columns: files other than .jsonl are written from the values
+                # alone.
                 yield dict.fromkeys(self.names) | {ERROR: row.problem}
                 continue
             prediction, length = next(predicted)
+            # `length` was counted before truncation.
             cut = max(0, length - self.task.max_length) if self.cuts else 0
             self.cut += cut > 0
             cells_of_texts = self.task.labelling.as_cells(row) if self.texts else ()

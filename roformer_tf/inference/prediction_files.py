@@ -63,6 +63,8 @@ def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
     """Names of the columns of texts: one that is also a name of ours is prefixed with "text:"."""
     taken, names = {*texts, *ours}, []
     for text in texts:
+        # A text column "label" becomes "text:label" where the prediction has a label; the prefix
+        # repeats while that name is taken, too.
         name = text
         while text in ours and name in taken:
             name = f"text:{name}"
@@ -191,6 +193,8 @@ def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[Predictio
         value = _NOT_IN_XML.sub(lambda x: x[0].encode("unicode_escape").decode("ascii"), value)
         if _width(value) > MAX_CELL:
             changed[CUT] += 1
+            # Two bytes for each unit, one unit less for the …; `ignore` drops half of a character
+            # outside the BMP, which has two units.
             fits = value.encode("utf-16-le")[: 2 * (MAX_CELL - 1)].decode("utf-16-le", "ignore")
             value = f"{fits}…"
         cell = WriteOnlyCell(sheet, value)
@@ -220,11 +224,13 @@ def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[Predictio
 def _tsv_cell(value: Any, between: str) -> str:
     """A value in one line: tabs and line breaks are written as their escapes in Python."""
     text = "" if value is None else str(_value(value, between))
+    # JSON of a list has escaped tabs and line breaks already.
     return text if isinstance(value, list) else text.translate(_ESCAPES)
 
 
 def _value(value: Any, between: str) -> Any:
     """A cell's number or text; a tuple is joined; a list is JSON, as is a tuple with `between`."""
+    # ("a", "b") → a,b but ("a,b", "c") → ["a,b", "c"], which can be read back without a doubt.
     if isinstance(value, tuple) and not any(between in str(x) for x in value):
         return between.join(map(str, value))
     return json.dumps(value, ensure_ascii=False) if isinstance(value, list | tuple) else value
@@ -232,6 +238,7 @@ def _value(value: Any, between: str) -> Any:
 
 def _width(text: str) -> int:
     """Length in UTF-16 units, as Excel counts."""
+    # A character has at most two units: short texts are not encoded to count them.
     return len(text) if 2 * len(text) <= MAX_CELL else len(text.encode("utf-16-le", "replace")) // 2
 
 
@@ -242,10 +249,13 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
     A lone surrogate, which JSON may hold, is written as its escape. Raises InputError where the
     file cannot be written.
     """
+    # newline "": line breaks are written as they are, also on Windows; the csv module writes its
+    # own.
     text: Any = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
     if output == STANDARD and not hasattr(sys.stdout, "buffer"):  # a notebook's
         yield sys.stdout
     elif output == STANDARD:
+        # What was printed before must come first: the wrapper below has a buffer of its own.
         sys.stdout.flush()
         out = io.TextIOWrapper(sys.stdout.buffer, **text)
         try:

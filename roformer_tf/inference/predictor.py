@@ -109,6 +109,7 @@ class Predictor:
                 name = "the text" if is_single else f"text {number}"
                 raise InputError(f"{name} {problem}. An example is {self._example}.")
         if self.lists_texts:
+            # ("text", ["a", "b"]) → ("text", "a", "b"), as tasks with lists of texts take it.
             examples = [(*example[:-1], *example[-1]) for example in examples]
         return [tuple(example) for example in examples]
 
