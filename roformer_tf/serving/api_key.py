@@ -34,6 +34,7 @@ class ApiKey:
         kind, _, value = header.partition(b" ")
         if kind.lower() == b"basic":
             try:
+                # Basic is NAME:PASSWORD in base64: the key is the password, the name may be any.
                 value = base64.b64decode(value, validate=True).partition(b":")[2]
             except binascii.Error:
                 return False

@@ -69,6 +69,7 @@ def create_app(
         for batcher in batchers:
             await asyncio.to_thread(batcher.close)
 
+    # A set would lose the order; several models of one task have the same title.
     titles = ", ".join(dict.fromkeys(model.health["title"] for model in models))
     app = FastAPIOffline(
         title=f"roformer_tf: {', '.join(names)}",
@@ -94,6 +95,8 @@ def create_app(
         metrics.models.labels(model.name, model.health["task"]).set(1)
         _add_pages(model, names)
         _add_models(model.router, [model.name])
+    # From here on, the order matters: `app.openapi()` keeps its first result, which `add_choice`
+    # and `describe_key` change. A route that is added after them is missing in /docs.
     _add_probes(app, batchers)
     if len(models) == 1:
         app.include_router(models[0].router)
@@ -119,6 +122,7 @@ def _add_pages(model: ModelRoutes, names: Sequence[str]) -> None:
     variables = {
         "script": model.script,
         "models": names if several else (),
+        # From /models/NAME/ back to /: absolute links would lose the path of a proxy.
         "root": "../../" if several else "",
     }
 
@@ -126,6 +130,8 @@ def _add_pages(model: ModelRoutes, names: Sequence[str]) -> None:
     async def page(request: Request) -> Response:
         return PAGES.TemplateResponse(request, "page.html", variables)
 
+    # No coroutine, so FastAPI calls it in a thread: counting the documents of an index waits for a
+    # search that is running.
     @model.router.get("/health", summary="The served model and its limits")
     def describe() -> dict[str, Any]:
         return _described(model)
@@ -141,6 +147,7 @@ def _add_overview(app: FastAPI, models: Sequence[ModelRoutes]) -> None:
 
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
+        # Relative, models/NAME/ without the first slash, so that the path of a proxy stays.
         return RedirectResponse(f"{prefix(quote(models[0].name))[1:]}/")
 
     @app.get("/health", summary="The served models and their limits")
@@ -218,6 +225,7 @@ class JsonBodies:
     async def _read(self, coding: str, receive: Receive) -> bytes:
         """The decompressed body. Status 400, 413 or 415 for one that cannot be read."""
         gzip = zlib.decompressobj(GZIP) if coding.lower() in ("gzip", "x-gzip") else None
+        # A server passes a body in several messages; the last one is without `more_body`.
         body, more = bytearray(), True
         while more:
             message = await receive()
@@ -226,6 +234,8 @@ class JsonBodies:
             part, more = message.get("body", b""), message.get("more_body", False)
             if gzip is not None:
                 try:
+                    # One byte more than is allowed shows that a body is too large, without
+                    # expanding the rest of it. The limit is never 0, which zlib takes for no limit.
                     part = gzip.decompress(part, self._max_bytes - len(body) + 1)
                 except zlib.error:
                     reason = "Content-Encoding is gzip, but the body is not"
@@ -267,6 +277,8 @@ async def json_response(content: Any, limits: Limits, short: bool = False) -> Re
     Status 413 for one that is too large. Meanwhile other requests are served, unless it is short:
     the tags of long texts take seconds to encode, few items less than another thread to start.
     """
+    # Only the last value can be long: it is encoded item by item, and put into the encoded rest.
+    # {"model": "m", "data": [..]} → {"model":"m","data": + [..] + }
     *head, (key, items) = content.items() if isinstance(content, dict) else [("", content)]
     encode = partial(_json_list, items, limits.max_answer_megabytes * MEGABYTE)
     body = encode() if short else await asyncio.to_thread(encode)

@@ -38,6 +38,8 @@ class Batcher(Generic[Item, Result]):
     """How much of `batch_size` an item takes; only a single large request may exceed it."""
 
     def __post_init__(self) -> None:
+        # The event loop appends, and only the model's thread removes: between its look at the first
+        # request and `popleft`, no other thread can take that request.
         self._waiting: deque[_Request[Item, Result]] = deque()
         # models are not thread-safe, hence a single thread
         self._thread = ThreadPoolExecutor(1, "model")
@@ -87,6 +89,7 @@ class Batcher(Generic[Item, Result]):
         def deliver(index: int, result: Result) -> None:
             request, position = owners[index]
             request.results[position] = result
+            # Results arrive in any order; the last one completes the request before its batch ends.
             if len(request.results) == len(request.items):
                 request.future.set_result([request.results[i] for i in range(len(request.items))])
 
@@ -107,10 +110,14 @@ class Batcher(Generic[Item, Result]):
         free = self.batch_size
         while self._waiting:
             width = sum(map(self.width, self._waiting[0].items))
+            # The first request is taken whatever its width: else one wider than a batch would never
+            # run.
             if batch and width > free:
                 break
             request = self._waiting.popleft()
             self.metrics.waiting.dec()
+            # False for a cancelled request. From here on it cannot be cancelled, so that
+            # `set_result` and `set_exception` never fail.
             if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 free -= width

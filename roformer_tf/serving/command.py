@@ -172,9 +172,11 @@ def _serve_with_workers(
     with TemporaryDirectory() as folder:
         parts = []
         for number, (source, choice) in enumerate(zip(config.model, choices, strict=True)):
+            # A folder for each model; next to these folders are the files of Prometheus.
             target = Path(folder, str(number))
             target.mkdir()
             shared = share_weights(source, choice, target)
+            # Together the workers have no more threads than cores, but one each at least.
             parts.append(WorkerPart(max(1, usable_cores() // config.workers), shared))
         server = _server_config(
             partial(worker_app, config, parts),

@@ -93,6 +93,7 @@ def error_response(request: Request, status: int, reason: str, headers: Any = No
 async def http_error(request: Request, error: Exception) -> JSONResponse:
     """What a route raised, or the router where there is no route."""
     assert isinstance(error, StarletteHTTPException)
+    # A 404 of the router has the text "Not Found"; one that a route raises has its own reason.
     reason, path = error.detail, request.url.path
     if reason == "Not Found":
         reason = f"there is no {path} for the model of this service; /docs lists its routes"

@@ -89,6 +89,7 @@ def generate_batch(
     """Generate for all jobs in one batch; each is delivered as soon as it is complete."""
 
     def on_done(number: int, results: Any) -> None:
+        # In the model's thread, which may thus use the model for the vectors of the candidates.
         count_tokens(sum(len(result.token_ids) for result in results))
         job = jobs[number]
         if job.paraphrases and not job.cancelled.is_set():
@@ -118,6 +119,7 @@ def jobs_of(
 
     names = {field.name for field in fields(GenerationConfig)}
     settings = body.model_dump(include=names, exclude_unset=True, exclude_none=True)
+    # Drawn here, not by the generator, since the response contains it.
     settings.setdefault("seed", secrets.randbelow(2**32))
     settings.setdefault("max_tokens", min(GenerationConfig.max_tokens, limits.max_text_tokens))
     config = GenerationConfig(**settings)  # which checks the values
@@ -136,6 +138,7 @@ def jobs_of(
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
     _check_tokens(prompts, config, model.config.max_position_embeddings, limits)
+    # One event for all jobs: a request is cancelled as a whole.
     cancelled = Event()
     return [
         GenerationJob(text, prompt, config, turn, body.paraphrases, cancelled)
@@ -195,6 +198,7 @@ async def _disconnected(request: Request, results: "asyncio.Future[Any]", cancel
         return not results.done()
     finally:
         leaving.cancel()
+        # Also after success, where it has no effect: the jobs are complete.
         cancelled.set()
         results.cancel()  # a request that still waits never starts
 
@@ -221,6 +225,7 @@ def _streamed(
         return "".join(f"data: {event}\n\n" for event in events(job, chunk))
 
     async def content() -> AsyncIterator[str]:
+        # In the event loop, while the model generates the next tokens in its thread.
         text = TextStream(queue.served.model.own_tokenizer)
         try:
             while (token := await tokens.get()) is not None:

@@ -50,11 +50,15 @@ def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
         for route in (x for x in router.routes if isinstance(x, APIRoute)):
             # A GET has no body that names a model: the application has its own routes.
             for method in sorted(set(route.methods or ()) - {"GET", "HEAD"}):
+                # Path and method → the models that have this route.
                 shared.setdefault((route.path, method), {})[name] = router
     paths = app.openapi()["paths"]
     for (path, method), owners in shared.items():
+        # An endpoint that is no function is an ASGI application for Starlette: it gets the raw
+        # request.
         choice = Route(path, ChosenModel(path, owners, [*routers]), methods=[method])
         app.router.routes.append(choice)
+        # As OpenAPI has it: /documents/{name}, not /documents/{name:path}.
         path = choice.path_format
         operations = [paths[prefix(name) + path][method.lower()] for name in owners]
         paths.setdefault(path, {})[method.lower()] = _of_any(operations, [*owners])
@@ -71,6 +75,7 @@ class ChosenModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the route of the chosen model."""
+        # A model's router knows its routes without the prefix, so the path is right as it is.
         await self._owners[self._chosen(scope["body"])](scope, receive, send)
 
     def _chosen(self, body: bytes) -> str:

@@ -115,6 +115,7 @@ def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
         )
 
         def whole(jobs: list[GenerationJob], results: "Sequence[Any]") -> Completions:
+            # Completion number k of prompt p has the index p · n + k.
             texts = [x for each in results for x in each]
             choices = [_choice(index, x, settings.stop) for index, x in enumerate(texts)]
             return completion.model_copy(update={"choices": choices, "usage": _usage(jobs, texts)})
@@ -128,6 +129,8 @@ def _settings(body: CompletionsRequest, limits: GenerationLimits) -> GenerateReq
     """The request in our own words. Raises InputError for several greedy texts."""
     temperature = 1.0 if body.temperature is None else body.temperature
     settings: dict[str, Any] = {
+        # Only the default is limited silently; a larger number of the client is an error in
+        # `jobs_of`.
         "max_tokens": body.max_tokens or min(MAX_TOKENS, limits.max_text_tokens),
         "samples": body.n or 1,
         "stop": body.stop or [],
@@ -138,7 +141,9 @@ def _settings(body: CompletionsRequest, limits: GenerationLimits) -> GenerateReq
     elif settings["samples"] > 1:
         raise InputError("n above 1 needs a temperature above 0: greedy texts are all the same.")
     if body.seed is not None:
+        # OpenAI's seeds have 64 bits and may be negative, ours have 32 bits.
         settings["seed"] = body.seed % (MAX_SEED + 1)
+    # A list of one prompt becomes `text`, too: `jobs_of` refuses to stream `texts`.
     texts = {"text": body.prompt[0]} if len(body.prompt) == 1 else {"texts": body.prompt}
     return GenerateRequest(**texts, **settings)
 
@@ -150,6 +155,8 @@ def before_stop(text: str, stops: Sequence[str]) -> str:
 
 def final_length(text: str, stops: Sequence[str]) -> int:
     """How many characters of an unfinished text cannot be the beginning of a stop."""
+    # final_length("好的，再", ["再见"]) is 3: 再 may become 再见, so it is not sent yet.
+    # A whole stop does not occur here, since `before_stop` has cut it.
     beginnings = (stop[:n] for stop in stops for n in range(1, len(stop)))
     return len(text) - max((len(x) for x in beginnings if text.endswith(x)), default=0)
 
@@ -174,6 +181,7 @@ def _events(
     completion: Completions, stops: Sequence[str], with_usage: bool
 ) -> "Callable[[GenerationJob, str | Continuation], Iterator[str]]":
     """The events of a stream: the text in chunks, its reason to finish, its usage if wanted."""
+    # The whole text as generated, and how many of its characters the client has.
     text, sent = "", 0
 
     def event(**changes: Any) -> str:
@@ -186,6 +194,7 @@ def _events(
         if isinstance(chunk, str):
             text += chunk
             visible = before_stop(text, stops)
+            # If a stop was cut, all that precedes it is final; later chunks then add nothing.
             end = final_length(visible, stops) if visible == text else len(visible)
             if end > sent:
                 choice = CompletionChoice(index=0, text=visible[sent:end], finish_reason=None)
@@ -196,6 +205,7 @@ def _events(
         choice.text = choice.text[sent:]
         yield event(choices=[choice])
         if with_usage:
+            # With `choices` empty, as in OpenAI's last event.
             yield event(usage=_usage([job], [chunk]))
         yield "[DONE]"
 

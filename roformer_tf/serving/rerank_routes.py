@@ -133,5 +133,6 @@ def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = F
     score = prediction.scores[label]
     if not (task.labels and log_odds):
         return shortest(score)
+    # Not 1 - score: in float32, a score above 0.99999997 is 1, and the difference 0.
     rest = np.delete(prediction.scores, label).sum()
     return float(np.log(max(float(score), SMALLEST)) - np.log(max(float(rest), SMALLEST)))

@@ -311,6 +311,7 @@ def _listed(value: Any) -> Any:
 
 _SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
 ManyTexts = Annotated[list[Text], _SEVERAL]
+# A union of text and list would report the errors of both forms: a text becomes a list first.
 TextOrTexts = Annotated[
     ManyTexts, BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts)
 ]
@@ -407,6 +408,8 @@ def predict_request(columns: int, of_labels: bool, accepts_labels: bool) -> Any:
         several = Annotated[list[Annotated[example, alone]], _SEVERAL]  # type: ignore[valid-type]
         is_several = _first_is_list if columns > 1 else lambda x: isinstance(x, list)
         inputs = either(example, several, is_several)
+        # `inputs` depends on the number of texts of the model's examples, so each such number has a
+        # type of its own.
         tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
         request = either(request, tei, has("inputs"))
     return either(request, AskedRequest, has("labels")) if accepts_labels else request

@@ -66,6 +66,7 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
         with open_model(source) as opened:
             settings = embedding_settings(opened.checkpoint, opened.files)
         embedder = embedder_of(model, name, settings)
+        # Computes vectors once, so that the first request is not slow.
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     model.generate([SAMPLE], max_tokens=16)
     return ServedGenerator(name, model, embedder, Choice("keras", precision))

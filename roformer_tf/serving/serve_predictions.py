@@ -103,6 +103,7 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
         return max(sum(map(len, query.example.texts)), share) * sequences
 
     def run(batch: list[TaskQuery], deliver: Deliver[Prediction]) -> None:
+        # A task with labels of a request has other inputs: each such task is predicted separately.
         for asked, chosen in grouped(batch, lambda query: query.asked).items():
             settings = [asked] if asked else []
             results = served.predict([batch[i].example for i in chosen], *settings)
@@ -161,6 +162,8 @@ def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits
         if isinstance(request, AskedRequest):
             asked = task.with_labels(request.labels, request.template)
         decoding = (asked or task).decoding
+        # Lazy: each prediction becomes a dictionary only when `json_response` encodes it, perhaps
+        # in another thread.
         as_json: Any = (decoding.as_json(*pair) for pair in await predict(texts, asked))
         if inputs is None:
             short = sum(len(text) for each in texts for text in each) <= SHORT

@@ -149,10 +149,12 @@ def _add_documents(router: APIRouter, index: "SearchIndex", queue: VectorQueue) 
         documents = [
             Document(x.text, x.id, as_metadata(x.model_extra or {})) for x in body.documents
         ]
+        # In the model's thread, because new documents are embedded.
         return await batcher.call(partial(add, documents))
 
     @router.delete("/documents/{name:path}", summary="Delete a document")
     async def delete(name: str) -> dict[str, str]:
+        # Needs no model, so it does not wait for its thread.
         if await asyncio.to_thread(writing.delete_documents, index.folder, [name]):
             raise HTTPException(404, f"no document has the id {name!r}")
         return {"deleted": name}

@@ -54,6 +54,8 @@ def _indexed(config: ServeConfig) -> str:
         return config.model[0]
     with SearchIndex(config.index) as index:
         manifest = index.manifest
+    # A fingerprint depends on pooling, dimensions and length, so models are compared with those of
+    # the index.
     vectors = manifest.settings(VectorSettings(pooling=config.pooling))
     for source in config.model:
         with open_model(source) as opened:

@@ -63,6 +63,7 @@ def vector_queue(
 
     def run(batch: list[VectorQuery], deliver: Deliver[Any]) -> None:
         blocks = list(served.embedder.blocks((query.text for query in batch), config.batch_size))
+        # (texts, D) float32 of length 1, for queries of all kinds in one pass of the model.
         vectors = np.concatenate([block.vectors for block in blocks])
         lengths = [length for block in blocks for length in block.lengths]
         # A condition is evaluated once for all queries that have it.
@@ -88,6 +89,7 @@ def cut(
         return vectors
     hint = "the size of the model's vectors"
     check_number("dimensions", dimensions, at_most=embedder.size, hint=hint)
+    # Vectors have length 1 already, which changes nothing: after a cut only the direction counts.
     return list(replace(embedder, dimensions=dimensions).finished(np.stack(vectors)))
 
 
