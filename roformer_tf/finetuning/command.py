@@ -112,6 +112,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     check_uses(layout.task, config)
     sets = read_sets(config, layout)
     config = settle_method(config, layout.task, sets.train)
+    # With "vectors", and while "auto" is open, all examples stay together: without --valid the
+    # validation is a cross-validation.
     if config.method in ("full", "cloze") or config.folds:
         sets = split_sets(config, layout, sets)
     if layout.task.reranks:
@@ -400,6 +402,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
     if task.generates:
+        # The first text is read in both directions, the second is generated from left to right.
         architecture = architecture.replace(attention_type="unilm")
     elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token, which a prediction is read from, attends to no other.
@@ -438,6 +441,7 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
     Raises InputError if the model has learned positions, and not so many, or no segment for second
     texts.
     """
+    # The task's maximum length is `UNLIMITED` here, so nothing is cut.
     encoded = task.labelling.encode(sets.train, initial.tokenizer)
     if initial.architecture.type_vocab_size == 1 and any(map(np.any, encoded.segment_ids)):
         raise InputError(

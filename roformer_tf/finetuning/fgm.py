@@ -69,6 +69,7 @@ class AdversarialModel(TrainingModel):
             return compute(variables, *states, **kwargs)
         import jax
 
+        # The attack is a constant of the loss: `stop_gradient` saves its second derivatives.
         index, fixed = self.attacked, jax.lax.stop_gradient(variables)
 
         def loss_at(variables: list[Any], words: Any) -> tuple[Any, Any]:

@@ -58,10 +58,12 @@ def fit_head(
             rest = np.setdiff1d(np.arange(len(targets)), fold)
             weights, bias = _logistic(features[rest], targets[rest], strength)
             logits[fold] = features[fold] @ weights + bias
+        # Cross-entropy: the log of the sum of exponentials, minus the logit of the label.
         loss = np.mean(np.logaddexp.reduce(logits, 1) - logits[np.arange(len(targets)), targets])
         if loss < lowest:
             best, lowest, chosen = logits, loss, strength
     weights, bias = _logistic(features, targets, chosen)
+    # The head reads vectors as they are: (v − m) / d · W + b = v · (W / d) + b − m · (W / d).
     weights = weights / deviation[:, None]
     _store(model.classifier, weights, bias - mean @ weights)
     return best

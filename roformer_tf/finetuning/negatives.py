@@ -47,6 +47,7 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
     encoded, known = data.encoded, data.positives.of
     sides = encoded.text_of_row % encoded.sides
     candidates, first = np.unique(text_of[sides > 0], return_index=True)  # numbers of vectors
+    # A row of each candidate: `first` counts only rows of second and third texts.
     rows = np.flatnonzero(sides > 0)[first]
     # `positives` numbers the texts of examples, which may be equal; a text's number: its vectors.
     vectors_of: dict[int, set[int]] = defaultdict(set)

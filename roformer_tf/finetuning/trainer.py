@@ -75,6 +75,7 @@ class Trainer:
         self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
     ) -> tuple[PretrainedModel, PretrainedModel]:
         """For a training of this number of batches: the model, and the model or wrapper to fit."""
+        # Before the model: its head and the random states of dropout depend on the seed.
         keras.utils.set_random_seed(seed)
         fresh = self.initial.model(self.task)
         wrapper = self._wrapped(fresh)
@@ -87,6 +88,7 @@ class Trainer:
             self.compiled = fresh, wrapper
             return self.compiled
         _, compiled = self.compiled
+        # The new model only provides values: the step of the old one is compiled already.
         for variable, new in zip(compiled.variables, wrapper.variables, strict=True):
             variable.assign(new)
         restart(compiled.optimizer, optimizer, compiled, batches)

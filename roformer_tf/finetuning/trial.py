@@ -126,6 +126,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     encoded = {name: task.labelling.encode(x, initial.tokenizer) for name, x in sets.items()}
     data_id = fingerprint(trial, task, initial.tokenizer)
     path = trial.folder / RESULT
+    # The file is written last: if it exists, the training is complete, and not repeated.
     if not path.exists():
         began = time.perf_counter()
         if trial.folds:
@@ -230,6 +231,7 @@ class _TrialEvents:
     def stop_if_done(self) -> bool:
         """Stop the training if none of the last `patience` evaluations was better; 0 for never."""
         goodness, patience = self._goodness(), self.trial.config.patience
+        # `argmax` is the first of equal evaluations, so equal ones do not prolong the training.
         since_best = len(goodness) - 1 - int(np.argmax(goodness)) if goodness else 0
         self.trained.stop_training = 0 < patience <= since_best
         return self.trained.stop_training
@@ -246,6 +248,7 @@ def keep(trial: Trial, model: PretrainedModel, task: Task) -> None:
 def fit_vectors(trial: Trial, initial: InitialState, task: Task) -> None:
     """Fit the head to the vectors of the frozen encoder; keep the logits of the validation."""
     model = dataclasses.replace(initial, precision="float32").model(task)
+    # By identity, because several examples may be equal.
     numbers = {id(example): number for number, example in enumerate(trial.train)}
     folds = [np.array([numbers[id(example)] for example in fold]) for _, fold in trial.folds]
     held_out = fit_head(
@@ -295,6 +298,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
         if start >= steps or events.stop_if_done():
             return
         if not (start or task.objective.trains_new_head):
+            # Without a new head the model predicts before any training, and may stay the best.
             events.evaluate(0)
         repeat = 2 if config.loss.r_drop else 1  # R-Drop needs each sequence twice
         batches = data.batches(config.batch_size, trial.seed, repeat)

@@ -175,6 +175,7 @@ class VectorTraining(BatchTraining):
                 weights,
                 has_aux=True,
             )
+            # `pull` needs the dtype of the output, which may be lower than that of the loss.
             (gradients,) = pull(of_rows.astype(outputs.dtype))
             return ([a + b for a, b in zip(sums, gradients, strict=True)], states), None
 

@@ -88,6 +88,7 @@ class TrainingData:
 
         import grain  # takes a second, and inference does not need it
 
+        # Endless: element s is step s of the training, whatever its epoch.
         return grain.MapDataset.range(sys.maxsize).map(batch)
 
 
@@ -165,4 +166,6 @@ def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) 
     keys = np.array([bucket(length) for length in lengths.tolist()])
     ordered = np.concatenate([pool[np.argsort(keys[pool], kind="stable")] for pool in pools])
     batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
+    # The batches are shuffled too, or each pool would begin with its shortest texts. The batch
+    # that is not full may therefore be anywhere in the epoch.
     return [batches[number] for number in rng.permutation(len(batches))]

@@ -16,6 +16,7 @@ from roformer_tf.readers.spreadsheets import UncomputedFormula
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
 _SHOWN = re.compile(r"([+-]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?)\s*([%％]?)", re.ASCII)
+# NumPy prints an array of texts without commas: ['a' 'b'].
 _ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
 
 
@@ -33,6 +34,7 @@ def find_cell(cells: dict[str, Any], column: str) -> Any:
 def read_text(cells: dict[str, Any], column: str) -> str:
     """The text in a column. Raises BadCellError if there is none."""
     text = find_cell(cells, column)
+    # An UncomputedFormula is an empty str: without this check, the problem would be an empty text.
     _check_computed(text)
     if text is None or (isinstance(text, str) and not stripped(text)):
         raise BadCellError(f"has an empty text in {column!r}")
@@ -99,6 +101,7 @@ def stripped(value: Any) -> str:
     """A cell as text, without white space or invisible characters around it."""
     # pandas writes 1 as 1.0 in a column with missing values.
     whole = isinstance(value, float) and value.is_integer()
+    # White space may be on both sides of an invisible character, as in " \ufeff 好".
     return str(int(value) if whole else value).strip().strip(_INVISIBLE).strip()
 
 

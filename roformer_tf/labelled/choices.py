@@ -84,6 +84,7 @@ def encode_cloze(
     candidate_rows, tokens = list[Ints](), list[Ints]()
     for number, example in enumerate(examples):
         text, *candidates = example.texts
+        # Only the first gap has masks; any further ones are removed from the text.
         before, *after = GAP.split(text)
         sides = tokenizer.ids(before), tokenizer.ids("".join(after))
         ids = [
@@ -92,11 +93,13 @@ def encode_cloze(
         ]
         row_of: dict[int, list[int]] = {}
         for count in sorted({len(some) for some in ids}):
+            # Two rows in this order: the masks in the text, and the masks alone.
             row_of[count] = [len(rows), len(rows) + 1]
             room = max_length - SPECIALS - count
             for left, right in (_around_gap(*sides, room), ([], [])):
                 gap = [tokenizer.mask_id] * count
                 rows.append(joined(tokenizer, [*left, *gap, *right])[0])
+                # 1 for [CLS].
                 masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
                 owners.append(number)
         longest = max(map(len, ids))
@@ -169,6 +172,8 @@ class ChoiceBatches(TrainingData):
         encoded, chosen = self.encoded, items.tolist()
         of_items = [encoded.candidate_rows[item] for item in chosen]
         flat = np.concatenate(of_items)  # (candidates of all items, R)
+        # `first`: where in `flat` each different row occurs first. `inverse`: for each entry of
+        # `flat` the index of its row among the different ones.
         _, first, inverse = np.unique(self._numbers[flat], return_index=True, return_inverse=True)
         rows = flat.ravel()[first].tolist()
         # Versions of NumPy differ in the shape of the inverse.

@@ -51,6 +51,7 @@ CHOICES = _groups("text choices, content candidates, question choices")
 DOCUMENTS = _groups("query documents, query passages")
 TRIPLES = _groups("a b c, text_a text_b text_c")
 # Matching texts, which need no label; the last of three does not match the first.
+# Groups of three come first: `columns._positives` returns the first group that is complete.
 POSITIVES = _groups("""
     anchor positive negative, query positive negative, query pos neg, text similar different,
     anchor positive, query positive, query pos, query document, query doc, query passage,

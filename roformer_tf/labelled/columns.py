@@ -33,6 +33,7 @@ OTHER_SEPARATORS = ";；、|，"
 RARE_SEPARATORS = "/# "
 
 # An id, a phone, a link, a date, a time.
+# It needs a digit or a protocol, and \w is ASCII alone: words and Chinese texts are no codes.
 _CODE = re.compile(r"(?=.*\d|\w+://)[\w.@:/?=&+%#年月日-]+( [\d:]+)?", re.ASCII)
 _BY_CONTENT = Message("by its content")
 
@@ -92,6 +93,7 @@ def _match(table: Table, wanted: str, by_number: bool = True) -> str | None:
     matches = [name for name in table.columns if folded(name) == folded(wanted)]
     if len(matches) == 1:
         return matches[0]
+    # Numbers come last: "2" is the column with this name if there is one, else the second column.
     if by_number and wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
     return None
@@ -146,6 +148,7 @@ def profile(values: Iterable[Any]) -> Profile:
     texts = [stripped(cell) for cell in cells]
     numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
+    # At least 1, so that a column without values is neither numbers nor codes.
     enough = max(1, 0.9 * len(cells))
     return Profile(
         filled=len(cells),
@@ -191,6 +194,7 @@ def find_label(
         )
     note = ""
     candidates = [name for name in free if folded(name) in column_names.LABELS]
+    # `answer` is a label only next to a text and its choices; next to a question alone, a text.
     if not candidates and any({*map(folded, free)} > {*names} for names in column_names.CHOICES):
         candidates = [name for name in free if folded(name) == "answer"]
     if not candidates and not (optional and _positives(sample.table)):
@@ -228,10 +232,14 @@ def find_texts(
     profiles = _profiles(sample, free)
     candidates, note = _positives(sample.table) if matching else [], ""
     candidates = candidates or _named_texts(free)
+    # Without a well-known pair or triple, two or three columns of texts match each other. Of more
+    # columns it would be a guess which ones do.
     if matching and not any(len(names) > 1 for names in candidates):
         several = tuple(x for x in free if profiles[x].filled and not profiles[x].coded)
         if len(several) in (2, 3):
             return several, "" if len(several) == len(free) else _BY_CONTENT
+    # A single well-known name, such as text. Another column with a text in nearly every row makes
+    # it doubtful: the error at the end shows both.
     if [len(names) for names in candidates] == [1]:
         candidates += _second_texts(profiles, candidates[0][0], len(sample.rows))
     elif not candidates and len(free) == 1:
@@ -484,6 +492,7 @@ class LabelSample:
         if are_texts and self.separator == ",":
             signs = OTHER_SEPARATORS + (RARE_SEPARATORS if are_several else "")
             self._check_other_signs(path, {*chain(*lists)}, signs)
+        # 1,0,0,1 has an element twice, which a list of names does not have.
         repeated = next((x for x in lists if len(x) > len(set(x))), [])
         if repeated and set(chain(*lists)) <= BITS:
             raise InputError(
@@ -493,6 +502,8 @@ class LabelSample:
 
     def _check_other_signs(self, path: str | Path, labels: set[str], signs: str) -> None:
         """Raise InputError if some of the labels between commas are several with another sign."""
+        # Where commas separate labels already, how often another sign occurs proves nothing: it
+        # counts only between labels that are known from other cells.
         usual = "" if self._separated_by(",") else OTHER_SEPARATORS
         for sign in signs:
             # Even in a single cell, a sign between labels of other cells separates them.

@@ -82,6 +82,7 @@ def encode_texts(
         first, *rest = map(tokenizer.ids, texts)
         if rest:
             rows = [_Row(*joined(tokenizer, first, x, max_length, shared_tokens)) for x in rest]
+            # A pair has another [SEP] after its second text.
             return rows, len(first) + max(map(len, rest)) + SPECIALS + 1
         chunks = _chunks(first, max_length - SPECIALS, long_texts)
         return [_Row(*joined(tokenizer, chunk)) for chunk in chunks], len(first) + SPECIALS
@@ -137,6 +138,7 @@ def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tupl
 
     Targets (rows, …); weights (rows,) float32: those of an example's windows add up to 1.
     """
+    # (rows,): how many rows the example of each row has.
     rows_each = np.bincount(encoded.example)[encoded.example]
     return np.stack(targets)[encoded.example], (1 / rows_each).astype(np.float32)
 
@@ -181,6 +183,7 @@ def first_tokens(
 
 def rows_of(encoded: EncodedTexts) -> list[range]:
     """Indices of the rows of each example."""
+    # `example` never falls, so the rows of an example follow each other.
     bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
     return [range(*ends) for ends in pairwise(bounds.tolist())]
 
@@ -195,6 +198,7 @@ def in_no_window(
     → {"number": 3, "of": 120, "longest": 130, "enough": 522}: how many, of all; characters of the
     longest; a `max_length` with windows for all of them, if no character has several tokens.
     """
+    # For each row the characters [first, last) of the text that it holds.
     bounds = [(int(x[0, 0]), int(x[-1, 1])) if len(x) else (0, 0) for x in characters]
     lost = [
         (end - start, int(encoded.lengths[number]))
@@ -230,6 +234,8 @@ def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:
     while (last := int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1) < end:
         spans.append((first, last))
         first = max(first + 1, int(np.searchsorted(bounds, bounds[last] - room // OVERLAP)))
+    # The last span is measured from the end, so it may overlap more than the others: for single
+    # tokens, 10 of them and room for 8 give (0, 8) and (2, 10).
     return [*spans, (int(np.searchsorted(bounds, bounds[end] - room)), end)]
 
 

@@ -118,6 +118,7 @@ def _items(cell: Any) -> list[dict[str, Any]]:
             for first, last in first_and_last(entity, positions)
         ]
     if isinstance(cell, dict) and all(isinstance(value, list) for value in cell.values()):
+        # {"start": [0, 3], "end": [2, 5]} → [{"start": 0, "end": 2}, {"start": 3, "end": 5}]
         columns = list(cell.values())
         if len(set(map(len, columns))) > 1:
             raise BadCellError(f"has lists of different lengths as entities: {shortened(cell)}")
@@ -131,6 +132,7 @@ def _item(item: Any) -> dict[str, Any]:
     """An entity of a list, with the keys of `KEYS`."""
     is_list = isinstance(item, list | tuple) and len(item) == 3
     if is_list and isinstance(item[2], str) and not isinstance(item[0], str):  # CHID has 3 texts
+        # The first three keys are start, end and label, in the order of doccano's lists.
         return dict(zip(KEYS, item, strict=False))
     if not isinstance(item, dict):
         raise BadCellError(f"has {shortened(item)} as an entity, which needs start, end and label")
@@ -144,6 +146,7 @@ def _item(item: Any) -> dict[str, Any]:
 def _span(text: str, item: dict[str, Any]) -> Span:
     """The span of an entity. Raises BadCellError where the text does not have it."""
     start, end, label = (item.get(key) for key in ("start", "end", "label"))
+    # Label Studio has a list of labels for each entity, usually of one.
     label = label[0] if isinstance(label, list) and len(label) == 1 else label
     if type(start) is not int or type(end) is not int:  # True is an int, too
         shown = shortened(item)

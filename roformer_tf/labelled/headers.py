@@ -30,6 +30,7 @@ def header_finder(names: Iterable[str | None], first_line: FirstLine) -> FindTop
     row is an example. `first_line` overrides this. `check_header` and `check_no_header` ask the
     user in case of doubt.
     """
+    # A number selects a column by its position, so it is no name to look for in a header.
     wanted = {folded(name) for name in names if name and not name.isdecimal()}
 
     def find_top(rows: list[list[str]]) -> Top:
@@ -51,6 +52,7 @@ def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, b
     has_all = [bool(wanted) and {*wanted} <= {*map(folded, row)} for row in first]
     counts = [_count_names(rows, i, wanted) for i in range(len(first))]
     filled = [sum(bool(cell.strip()) for cell in row) for row in first]
+    # Of rows that are equal in all three, `max` returns the first.
     best = max(range(len(first)), key=lambda i: (has_all[i], counts[i], filled[i]))
     # A line of text below a title may contain one known name by chance, but not two.
     if best and ((counts[best] < 2 and not has_all[best]) or max(filled[:best]) >= filled[best]):
@@ -130,6 +132,7 @@ def check_no_header(sample: TableSample, label: str, separator: str) -> None:
         {stripped(part) for part in str(row.get(label, "")).split(separator)} - {""}
         for row in sample.rows
     ]
+    # Only tables without a header come here, so rows[0] is the first line of the file.
     name = str(sample.rows[0].get(label, ""))
     if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
         doubt = Message("{name!r} occurs nowhere else in the label column", name=name)

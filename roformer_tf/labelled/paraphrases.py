@@ -122,7 +122,9 @@ class ParaphraseBatches(TrainingData):
         if not len(text.ids):
             return text.ids
         drawn = rng.random(int(text.words[-1]) + 1)[text.words]  # one number for each word
+        # From 1, because 0 is padding.
         random_ids = rng.integers(1, self.tokenizer.vocab_size, len(text.ids))
+        # Below 0.12 a word is masked, from there to 0.135 it stays, and up to 0.15 it is replaced.
         ids = np.where(drawn < MASKED_WORDS * 0.8, self.tokenizer.mask_id, text.ids)
         replaced = (drawn >= MASKED_WORDS * 0.9) & (drawn < MASKED_WORDS)
         return np.where(replaced, random_ids, ids).astype(np.int32)

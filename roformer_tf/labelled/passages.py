@@ -24,6 +24,7 @@ from roformer_tf.tokenizers.padding import Ints, bucket, padded
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# A clause and the signs after it. The last match of a text may be empty: it has no tokens.
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
 # Characters that end a sentence; a clause also ends with a comma or a colon.
 _ENDS = frozenset("。！？!?；;…\n")
@@ -142,6 +143,8 @@ class Passages(TrainingData):
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.texts[item].ids.tobytes() for item in items.tolist()]
         for row, view in enumerate(views):
+            # Searching bytes is fast. A match that does not begin at a token is improbable, and
+            # costs only one negative.
             query = view.query.tobytes()
             targets[row, : len(items)] = [IGNORED if query in text else 0 for text in texts]
             targets[row, row] = 1

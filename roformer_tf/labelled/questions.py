@@ -234,7 +234,9 @@ def character_logits(windows: Iterable[tuple[np.ndarray, Ints]], characters: int
     for of_tokens, spans in windows:
         inside = spans[:, 0] >= 0
         for column, indices in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
+            # Relative to "no answer", the logits of different windows are comparable.
             relative = (of_tokens[inside] - of_tokens[0])[:, column]
+            # Unlike an assignment, `at` counts every value of an index that occurs several times.
             np.maximum.at(logits[:, column], indices, relative)
     return logits
 
@@ -248,6 +250,7 @@ def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
     inside = np.flatnonzero(spans[:, 0] >= 0)
     if len(inside):
         begins, ends = spans[inside].T
+        # Each sum goes from the beginning of a token to that of the next one.
         of_tokens[inside] = np.logaddexp.reduceat(logits[: ends[-1]], begins, axis=0)
     return of_tokens
 
@@ -301,6 +304,7 @@ class QuestionBatches(TrainingData):
         if len(answers) and rng.random() >= ELSEWHERE:
             first, last = self.tokens_of(item, answers[rng.integers(len(answers))])
             if last - first <= room:
+                # The first tokens from which a window holds the whole answer.
                 low, high = max(low, last - room), min(high, first)
         first = int(rng.integers(low, high + 1))
         return first, first + room

@@ -119,6 +119,8 @@ def find_layout(
         known = candidate.labelling.column_names
         present = [x for x in known if {*x} <= {*map(folded, table.columns)}]
         if known and (chosen or present):
+            # The names are those of the texts, then that of the label. If the user chose the task,
+            # but no such tuple is complete, `find_column` reports the first missing name.
             usual = (present or known)[0]
             texts = tuple(find_column(table, x) for x in columns.text_columns or usual[:-1])
             label = find_column(table, columns.label_column or usual[-1])
@@ -167,6 +169,7 @@ def _labels_layout(
     candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     are_several = selected.labelling.separates_labels
+    # If the user chose a task with single labels, a sign in a label is part of it.
     if chosen is None or are_several:
         candidates.check_separator(path, are_several)
     spellings = _note_spellings(selected, labels, separator)

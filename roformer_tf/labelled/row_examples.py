@@ -59,6 +59,7 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
     """An example for every line of a .txt file, or of stdin; several texts are in columns."""
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
     for number, line in enumerate(text_lines(path, encoding), start=1):
+        # Only the line end is removed: white space at the ends of a text belongs to it.
         source_line, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
         # With one text a line, a tab is part of the text.
         cells = line.split("\t") if len(texts) > 1 else [line]

@@ -99,6 +99,7 @@ def example_key(texts: Sequence[str]) -> bytes:
     >>> example_key(["我爱你", "你爱我"]) == example_key(["你爱我", "我爱你"])
     True
     """
+    # As the end of a slice, True is 1 and False is 0.
     fixed = len(texts) == 3  # A is compared with B and C: only these two may be exchanged
     return text_key([*texts[:fixed], *sorted(texts[fixed:], key=lambda text: text_key([text]))])
 
@@ -181,6 +182,7 @@ def _assign_sets(
     """
     groups, strata = _connected_groups(examples, task, shares), task.labelling.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
+    # The sort is stable, so the groups of a stratum stay in random order.
     shuffled = sorted((groups[i] for i in order), key=lambda group: strata[group[0]])
     labels = [_all_labels([examples[i] for i in group], task) for group in shuffled]
     reserved = _reserved(labels, np.flatnonzero(shares > 0).tolist()) if every_label else {}
@@ -189,6 +191,7 @@ def _assign_sets(
     # Groups of one stratum follow each other, so each set gets its fraction of every stratum.
     for number, group in enumerate(shuffled):
         wanted = shares * (counts.sum() + len(group))
+        # -inf: a set with the fraction 0 gets nothing, even where all others have enough.
         deficits = np.where(shares > 0, wanted - counts, -np.inf)
         side = reserved.get(number, int(deficits.argmax()))
         sides[group] = side
@@ -236,6 +239,8 @@ def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
     from scipy.sparse.csgraph import connected_components
 
     first: dict[bytes, int] = {}
+    # An edge from each item to the first one with the same key connects all that share it, and
+    # needs no pairs of items.
     links = [(i, first.setdefault(key, i)) for i, of_item in enumerate(keys) for key in of_item]
     ends = np.array(links, np.int32).reshape(-1, 2).T
     graph = coo_matrix((np.ones(len(links)), (ends[0], ends[1])), (len(keys), len(keys)))

@@ -128,8 +128,10 @@ def fitting_rows(encoded: EncodedSides) -> Ints:
     @cache
     def grams(row: int) -> frozenset[int]:
         ids = encoded.token_ids[row][1:-1].astype(np.int64)
+        # The pair (a, b) is the number (a + 1) · 2³² + b, which is larger than any token.
         return frozenset([*ids.tolist(), *((ids[:-1] + 1) * _FAR + ids[1:]).tolist()])
 
+    # Rows of first texts are queries: they do not count as documents.
     first = set(encoded.first_rows[:, 0].tolist())
     frequencies = Counter(
         gram for row in range(len(encoded.token_ids)) if row not in first for gram in grams(row)
@@ -259,6 +261,7 @@ class SideBatches(TrainingData):
         by_length = np.concatenate(batches_by_length(lengths, size, rng))
         ranks = np.empty(len(by_length), np.int64)
         ranks[by_length] = np.arange(len(by_length))
+        # All examples of a group have the rank of the group, so they stay next to each other.
         ordered = order[np.argsort(ranks[groups], kind="stable")]
         batches = np.split(ordered, range(batch_size, len(ordered), batch_size))
         return [batches[number] for number in rng.permutation(len(batches))]
@@ -273,6 +276,7 @@ class SideBatches(TrainingData):
                     self.seconds[items], return_index=True, return_inverse=True
                 )
                 inputs["side_1"] = self._padded(rows[first, 1], padded_count(len(first)))
+                # Padding has the index 0, a row of the batch; its weight is 0.
                 inputs["row_index_1"] = padded([row_index], (1, batch_size))[0].astype(np.int32)
             else:
                 inputs[f"side_{side}"] = self._padded(rows[:, side], batch_size)
@@ -293,6 +297,7 @@ class SideBatches(TrainingData):
         assert self.positives is not None
         padding = ((0, batch_size - len(items)), (0, 0))
         numbers = np.pad(self.encoded.numbers[items], padding, constant_values=-1)  # (B, S)
+        # All second texts, then all third ones: so candidate i is the positive of example i.
         candidates = [numbers[:, 1:].T.ravel()]
         if self.negatives is not None:
             texts = self.encoded.text_of_row[self.negatives[items]]

@@ -47,6 +47,7 @@ def find_unit_columns(
     labels = [find_column(table, label)] if label else list(table.columns)
     units = [find_column(table, text[0])] if text else list(table.columns)
     if not text:
+        # If a table has both tokens and text, its tags are those of the tokens.
         units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
     for column in units:
         matches = [x for x in labels if x != column and _are_labels(rows, column, x)]
@@ -81,6 +82,7 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
+        # At least one entity: dictionaries that are all empty may be anything.
         return any(any((y or {}).values()) for _, y in pairs)
     aligned = [_are_aligned(x, y) for x, y in pairs]
     # A tenth may be mistakes; doccano has columns of empty lists.
@@ -100,6 +102,7 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
     value = cells.get(columns.units)
     if isinstance(value, list):
         units = tuple(
+            # A unit may be white space, which `read_text` would refuse as an empty text.
             unit if str(unit).isspace() else read_text({columns.units: unit}, columns.units)
             for unit in value
         )

@@ -162,6 +162,7 @@ def _size(array: Any) -> int:
         if pa.types.is_primitive(kind.value_type):
             return own
         if not _is_binary(kind.value_type):
+            # An upper bound: the value of a row may be nearly the whole dictionary.
             return own + len(array) * _size(array.dictionary)
         # Each value counts as often as it is referred to.
         counts = pc.value_counts(array.indices)
@@ -177,6 +178,7 @@ def _size(array: Any) -> int:
     if isinstance(kind, pa.BaseExtensionType):
         return _size(array.storage)
     if pa.types.is_map(kind):
+        # The keys and items of a slice are those of the whole array; the offsets select its own.
         first, last = array.offsets[0].as_py(), array.offsets[len(array)].as_py()
         parts = (array.keys, array.items)
         return own + sum(_size(part.slice(first, last - first)) for part in parts)

@@ -18,6 +18,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import damage, text_lines
 from roformer_tf.readers.records import Row
 
+# Several fragments are written "0 2;5 7": 0 and 7 are the ends, and "2;5 " is the third group.
 _ENTITY = re.compile(r"(T\S*)\t(\S+) (\d+) ([\d ;]*?)(\d+)\t(.*?)[\r\n]*")
 
 
@@ -42,6 +43,7 @@ def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Row]:
 def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
     """The lines of one text."""
     lines = list(text_lines(text, encoding))
+    # The first character of each line in the file, line ends included, as brat counts.
     begins = list(accumulate(map(len, lines), initial=0))
     entities: defaultdict[int, list[dict[str, Any]]] = defaultdict(list)
     problems: dict[int, str] = {}

@@ -89,6 +89,7 @@ def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
         return cells
     values = [x["value"] for x in results if isinstance(x, dict) and "value" in x]
     choices = [choice for value in values for choice in _choices(value)]
+    # One choice is a label, several are a list. Without any, values such as spans are the label.
     return data | {"label": choices[0] if len(choices) == 1 else choices or values}
 
 
@@ -119,6 +120,7 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
                 if not isinstance(question, dict):
                     yield Record(number, {}, "is no question of a paragraph's 'qas'")
                     continue
+                # If both have a key, such as id, the question's counts.
                 values = {**paragraph, **question}
                 known = {
                     name: [values[x] for x in names if x in values]

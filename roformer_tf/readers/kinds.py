@@ -23,8 +23,8 @@ KINDS = {  # by the suffix of the name, without that of a compression
 # Kinds that cannot be read; their programs can save .xlsx or .csv.
 SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
 
-_ZIP = b"PK\x03\x04"
 # First bytes of an .xlsx and of an .xls file.
+_ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 
@@ -102,6 +102,7 @@ def _by_content(path: str | Path, file: StoredFile) -> str:
         raise InputError(f"{path} is compressed by gzip. Add .gz to its name.")
     if head.startswith(_OLE):
         return "xls"
+    # Only .xls files remain for this: a page of HTML may be indented by tabs.
     is_page = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
     return "tsv" if b"\t" in head and not (text or is_page) else ""
 

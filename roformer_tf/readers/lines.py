@@ -56,6 +56,7 @@ class TextLines:
     def __iter__(self) -> Iterator[str]:
         lines = self._decoded()
         for first in lines:
+            # `removeprefix` returns a plain str, but a DamagedLine has to stay one.
             yield type(first)(first.removeprefix(_MARK))
             break
         yield from lines
@@ -65,6 +66,8 @@ class TextLines:
         start = b"".join(head)
         self.encoding = self.encoding or utf16_codec(start)
         wide = self.encoding if self.encoding and _is_wide(self.encoding) else ""
+        # Before the encoding is known, latin-1 is enough: the bytes of CR, LF and quotes are no
+        # part of other characters in UTF-8, GB18030 or Big5.
         if _ends_in_cr(start.decode(wide or "latin-1", "replace")):
             raise UnreadableError(
                 "has lines that end in CR alone, as old programs of the Mac write them. Save it as "
@@ -167,6 +170,7 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
         votes = Counter(map(encoding_of, lines))
+        # Of encodings with equally many lines the first one is chosen.
         best = max(("utf-8", "gb18030", "cp950"), key=votes.__getitem__)
         return best if votes[best] else None
     if _THREE_BYTES.search(text):
@@ -222,9 +226,11 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
             *lines, rest = (rest + text).split("\n")
             yield from (_checked(f"{line}\n") for line in lines)
             number += len(lines)
+            # A character has at least two bytes here.
             if 2 * len(rest) > LONGEST:
                 raise too_long(number)
     except UnicodeDecodeError:  # the file ends inside a character
+        # By a lone surrogate `_checked` recognizes the line as damaged.
         rest += "\ud800"
     if rest:
         yield _checked(rest)

@@ -89,6 +89,7 @@ def _plain(value: Any) -> Any:
         return [_plain(cell) for cell in value]
     if isinstance(value, set | frozenset):
         return sorted(map(_plain, value), key=str)
+    # By name, so that pandas is not imported.
     if type(value).__name__ in ("NAType", "NaTType") or (
         isinstance(value, float) and value != value
     ):

@@ -134,6 +134,7 @@ def tag_pattern(tags: Iterable[str]) -> re.Pattern[str]:
     Tags mark entities with types (B-LOC) or without (B, I), or anything else, as parts of speech.
     """
     counted = Counter(tags)
+    # O matches both patterns, so it decides nothing. A Counter accepts an absent key here.
     del counted["O"]
     # Parts of speech may be single letters, too, so `BARE` needs nearly all tags.
     for pattern, fraction in ((TYPED, 0.5), (BARE, 0.9)):
@@ -203,6 +204,7 @@ def tag_problem(cells: list[str], tags: re.Pattern[str]) -> str:
 def text_key(texts: Iterable[str]) -> bytes:
     """16 bytes that equal texts share: equal except for white space and width (NFKC)."""
     plain = ("".join(unicodedata.normalize("NFKC", text).split()) for text in texts)
+    # NUL, which no readable text has, keeps ("ab", "c") and ("a", "bc") different.
     return blake2b("\0".join(plain).encode(errors="surrogatepass"), digest_size=16).digest()
 
 

@@ -176,6 +176,7 @@ def _filled(rows: Iterable[list[str]], merged: Iterable["CellRange"]) -> Iterato
     open_ranges: dict[int, tuple[int, str]] = {}  # by column: last row and value
     for number, cells in enumerate(rows, start=1):
         if any(map(str.strip, cells)):
+            # Ranges that begin in this row are added below: their first row has its own value.
             for column, (last, value) in open_ranges.items():
                 if number <= last:
                     cells += [""] * (column - len(cells))

@@ -187,6 +187,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
         columns = _checked_names(path, [" ".join(cell.split()) for cell in first.cells])
     if top.has_header or top.titles:
         # Titles, the header, and blank rows above them are no bad examples.
+        # The row after the header; if there are only titles, the first example.
         begin = first.number + top.has_header
         start = [r for r in start if r.number >= begin or r.problem not in ("", BLANK)]
     # Remarks next to a sheet are no part of it. Where most rows are longer, the header is doubtful.
@@ -319,6 +320,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     if {"prompt", "result_list"} <= columns.keys():
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
+    # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}
     cells = start[0].cells.values() if kind == "json" else ()
     if cells and all(isinstance(cell, dict) and next(iter(cell), "").isdecimal() for cell in cells):
         raise InputError(

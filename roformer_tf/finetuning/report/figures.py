@@ -130,6 +130,7 @@ def teacher_notes(report: Report, _: Translator) -> Iterator[str]:
     if gain is None:
         return  # not compared, or without a value
     verdict = _("the teacher helped")
+    # Where less is better (`falls`), a negative difference is an improvement.
     if gain == 0 or (gain < 0) != metric.falls:
         verdict = _("the student is no better with the teacher")
     elif ends is None or ends[0] <= 0 <= ends[1]:
