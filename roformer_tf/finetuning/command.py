@@ -482,6 +482,7 @@ def check_windows(task: Task, sets: Sets, tokenizer: RoFormerTokenizer) -> None:
     ]
     report = {"task": task.name, "max_length": task.max_length, "data": data}
     sentences = window_notes(report, Translator(terminal_language()))
+    # data[0] is the training set, which has examples.
     if (lost := data[0]["in_no_window"]) and lost["number"] == lost["of"]:
         raise InputError(sentences[0])
     for sentence in sentences:

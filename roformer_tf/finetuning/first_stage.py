@@ -44,6 +44,7 @@ class FirstStage:
             numbers = [self._number_of[text] for text in documents]
             relevance_of = dict(zip(numbers, example.label.relevance, strict=True))
             names_wrong = not all(example.label.relevance)
+            # Enough matches even if all documents of the query are the first ones.
             count = len(scores) if names_wrong else (negatives or CANDIDATES) + len(numbers)
             matches = top_k(scores, count).tolist()
             if names_wrong:
@@ -53,6 +54,7 @@ class FirstStage:
                 chosen = numbers + wrong[:negatives]
             else:
                 chosen = matches[:CANDIDATES]
+            # Relevant documents that the search did not return.
             lost = sum(relevance_of[i] > 0 for i in {*numbers} - {*chosen})
             relevance = tuple(relevance_of.get(i, 0.0) for i in chosen)
             label = Judgment(relevance, tuple(scores[chosen].tolist()), lost)

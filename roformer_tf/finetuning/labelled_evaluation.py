@@ -80,6 +80,7 @@ def evaluate(config: EvaluateConfig) -> None:
         task.labelling.for_prediction(example)
         for example in read_examples(config.data, layout, columns)
     ]
+    # The file has the labels of the data; the model may have names in their place (--label-names).
     examples = task.labelling.named(examples)
     task = TASKS[task.name].adapted(task, examples)
     for example in examples:

@@ -64,6 +64,7 @@ def settle_method(
         return config
     else:
         try:
+            # Only for its error: the folds are made again for the training.
             cross_validation(examples, task, config.seed)
         except InputError as error:
             problem = str(error)

@@ -214,6 +214,7 @@ class Results:
         except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
             return [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
         if self.search.sets.test:
+            # The best run predicts the test set: its baselines have the same training set.
             is_best = [result is self.best for result in self.validated]
             baselines = [(x.name, x.test) for x in fitted[is_best.index(True)]]
         else:
@@ -306,6 +307,7 @@ def _search_predictions(
     # Texts come example by example, `sides` of each: the queries are every first one.
     spelled = task.labelling.evaluated_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)
+    # The index of each different text in `spelled`.
     rows = different.examples * sides + different.sides
     index = method([spelled[row] for row in rows.tolist()])
     return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))

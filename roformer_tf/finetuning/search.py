@@ -78,6 +78,7 @@ class Search:
         labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
         # Folds may have examples of their own: in reranking, a query has other documents there.
         labelled += [example for fold in self.sets.folds for part in fold for example in part]
+        # Folds have mostly the examples of the training set: each is predicted once.
         labelled = list({id(example): example for example in labelled}.values())
         examples = [*labelled, *self.sets.unlabelled]
         predictions = teacher_predictions(self.config, self.task, examples)

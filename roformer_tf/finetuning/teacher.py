@@ -86,6 +86,7 @@ def stored_predictions(
     for path in (config.train, *config.unlabelled, config.valid, config.test):
         table = config.columns.open(path, names) if path else None
         if table is not None and {*names} <= {*table.columns}:
+            # A row that is no example, such as one without a label, needs no prediction either.
             rows = (row for row in table.rows if row.source_line in places)
             stored.update((row.source_line, _stored(row, task)) for row in rows)
         elif table is not None and path not in (config.valid, config.test):
@@ -102,6 +103,7 @@ def _stored(row: Row, task: Task) -> Prediction:
     """The prediction in the cells of a row."""
     names = task.decoding.score_columns
     numbers = [to_number(row.cells.get(name)) for name in names]
+    # NaN is close to no number, so a cell without a number fails the check below.
     scores = np.array([np.nan if x is None else x for x in numbers], np.float32)
     prediction = task.decoding.predict(task.decoding.logits(scores))
     # A sum that is not 1, and a number that is no probability, would be changed.

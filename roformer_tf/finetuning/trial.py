@@ -304,6 +304,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
         batches = data.batches(config.batch_size, trial.seed, repeat)
         trained.fit(
             fed(prefetched(batches[start:]), data.varying),
+            # For Keras, the rest of the training is one epoch; `evaluate` ends each of ours.
             steps_per_epoch=steps - start,
             shuffle=False,  # the batches are shuffled already
             callbacks=[
@@ -354,6 +355,7 @@ def fingerprint(trial: Trial, task: Task, tokenizer: RoFormerTokenizer) -> str:
             target = task.labelling.target(example).tolist()
             content = repr((example.texts, example.units, target))
             digest.update(content.encode(errors="backslashreplace"))
+        # An example that moves to another set changes the hash.
         digest.update(b"|")
     if trial.config.loss.teacher == COLUMNS:  # a model may compute other last digits elsewhere
         digest.update(np.array(trial.soft_targets).tobytes())

@@ -352,6 +352,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
     """Read all examples with their labels. Raises InputError as `good_examples`."""
     labelling = layout.task.labelling
 
+    # A label that the task does not take makes a bad row with its line, not an error of the file.
     def checked(row: Example | BadLine) -> Example | BadLine:
         if isinstance(row, Example):
             try:
@@ -378,6 +379,7 @@ def good_examples(
             skipped.add(row)
         else:
             examples.append(row)
+    # Blank rows are harmless, even under `strict`.
     bad = skipped.count(BLANK)
     if not examples and not bad:
         raise InputError(f"{path} has no example. Add some.")
@@ -443,6 +445,7 @@ def columns_to_predict(
     texts: tuple[str, ...] = ()
     note: str = Message("by its name")
     if task.labelling.has_units and not named and usual[0] not in table.columns:
+        # The first column with a usual name of units, such as tokens, whatever it was in training.
         texts = tuple(name for name in table.columns if folded(name) in UNITS)[:1]
     if not texts:
         texts, note = find_texts_to_predict(table, usual, columns)

@@ -212,6 +212,7 @@ def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int
     sets: dict[int, int] = {}
     # Rare labels first: they have the fewest groups to choose from.
     for groups in sorted(groups_of.values(), key=len):
+        # A group with several labels may have been assigned for a rarer one: its set counts.
         free = iter([number for number in groups if number not in sets])
         has = {sets[number] for number in groups if number in sets}
         for side in sides if len(groups) >= EVERYWHERE else sides[:1]:

@@ -258,6 +258,7 @@ class SideBatches(TrainingData):
         _, first, groups = np.unique(self.seconds[order], return_index=True, return_inverse=True)
         lengths = self.encoded.row_lengths[self.chosen[order[first], 1]]
         size = max(1, round(batch_size / self.repeats))
+        # Groups, not examples, in batches of about as many groups as fill a batch of examples.
         by_length = np.concatenate(batches_by_length(lengths, size, rng))
         ranks = np.empty(len(by_length), np.int64)
         ranks[by_length] = np.arange(len(by_length))

@@ -44,6 +44,7 @@ def _kind_of(path: str | Path) -> str:
         return _kind_of_folder(Path(path))
     file = StoredFile(str(path))
     is_here = not is_url(path) and Path(path).exists()
+    # The content of a URL is not examined: it would be fetched for that.
     kind = _by_content(path, file) if is_here else ""
     if kind == "xls" or (file.kind in SPREADSHEETS and not kind):
         raise InputError(

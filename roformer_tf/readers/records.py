@@ -84,6 +84,7 @@ def quoted_records(lines: Iterable[str], delimiter: str = ",") -> Iterator[Recor
     """
     # A limit of the process. A longer cell means that a quote is never closed.
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
+    # The csv module pulls lines as it needs them; `source` records which ones a record took.
     source = _ReturnedLines(lines)
     reader = csv.reader(source, delimiter=delimiter, strict=True)
     number = 1

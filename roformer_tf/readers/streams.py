@@ -219,6 +219,7 @@ def content_key(read: Callable[[int, int], bytes], size: int) -> str:
     """
     digest = hashlib.blake2b(digest_size=16)
     last = max(0, size - PIECE)  # the first and the last chunk are always read
+    # A small file is read without gaps, a large one at equal distances.
     step = PIECE if size <= PIECES * PIECE else last // (PIECES - 1)
     for start in sorted({*range(0, last, step), last}):
         digest.update(read(start, min(start + PIECE, size)))

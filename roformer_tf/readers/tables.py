@@ -255,6 +255,7 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     def quoted() -> Iterator[Record]:
         return quoted_records(text_lines(path, encoding), delimiter)
 
+    # How many of the first records have each number of cells; the most frequent is the usual one.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
     plain_lines = tabbed_records(text_lines(path, encoding), delimiter)
