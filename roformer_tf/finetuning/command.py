@@ -197,6 +197,7 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
         Message("not adapted"): dataclasses.replace(search, prefix="plain-"),
         Message("adapted"): dataclasses.replace(search, prefix="adapted-", initial=initial),
     }
+    # Two whole trainings, in folders of their own, which a repeated command finds.
     values = {name: variant.first().goodness for name, variant in searches.items()}
     best = max(values, key=values.__getitem__)
     shown = ", ".join(f"{name} {abs(value):.4f}" for name, value in values.items())

@@ -130,6 +130,7 @@ def find_issues(
     examples = [example for part in parts for example in part.examples]
     # Each set separately: models of different folds are differently overconfident.
     ours = [calibrated(task, part.examples, part.predictions) for part in parts]
+    # The labels are the same as those of `ours`: only probabilities are needed.
     theirs = [calibrated(task, part.examples, part.baseline)[1] for part in parts]
     labels, probabilities = map(np.concatenate, zip(*ours, strict=True))
     issues = find_label_issues(labels, probabilities, np.concatenate(theirs))

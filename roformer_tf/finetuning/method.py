@@ -158,6 +158,7 @@ def _cross_validated(search: "Search", parts: Folds) -> Any:
         train, valid, _ = split_examples(rest, search.task, shares, search.config.seed)
         sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
         full = dataclasses.replace(_of_method(search, "full"), prefix=f"fold-{number}-")
+        # `fitted` is keyed by the id of a list, and a later list may get the id of a freed one.
         part = dataclasses.replace(full, sets=sets, fitted={}).first(trainer)
         predictions += part.predictions["test"]
         gold += [example.label for example in fold]

@@ -147,6 +147,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
         open_finetuned(best, "keras", "float32") if task.separate_texts else open_finetuned(best)
     )
     alone = {name: predict_encoded(opened.model, opened.task, x) for name, x in encoded.items()}
+    # The model is fitted to these examples, so their logits are those of the other folds' heads.
     if trial.cross_validated:
         alone["valid"] = task.decoding.predict_all(np.load(trial.folder / HELD_OUT))
     task = opened.task  # with the choices on the validation set

@@ -81,6 +81,7 @@ class SkippedRows:
 
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
+        # A dictionary keeps its order, so problems are listed by their first row.
         kinds = [item for item in self._ranges.items() if with_blank or item[0][1] != BLANK]
         shown = [f"{file}:{_line_numbers(x)} {problem}" for (file, problem), x in kinds[:KINDS]]
         rest = sum(_count(ranges) for _, ranges in kinds[KINDS:])

@@ -74,6 +74,7 @@ def _listed(value: Any) -> list[tuple[str, int]]:
     if isinstance(value, dict) and isinstance(texts := value.get("text"), list):
         starts = value.get("answer_start") or [0] * len(texts)
         if isinstance(starts, list) and len(texts) == len(starts):
+            # {"text": ["甲"], "answer_start": [3]} → [{"text": "甲", "answer_start": 3}]
             value = [{"text": x, "answer_start": y} for x, y in zip(texts, starts, strict=True)]
     if value is None:
         return []
@@ -143,6 +144,7 @@ class TokenizedQuestions:
         questions = [tokenizer.ids(example.texts[0]) for example in examples]
         contexts = [tokens_of(example.texts[1]) for example in examples]
         whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
+        # A question has at most half of the room, so that its context has some in any case.
         most = (max_length - _SPECIALS) // 2
         lengths = np.array(whole, np.int32) + _SPECIALS
         cut = [x[:most] for x in questions]

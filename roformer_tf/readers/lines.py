@@ -154,6 +154,7 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
             if size <= 0:
                 break
     except Exception as error:
+        # Raised later, so that whole lines before the damage are still examples.
         return head, _failing(error)
     return head, lines
 

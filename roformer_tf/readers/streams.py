@@ -228,6 +228,7 @@ def content_key(read: Callable[[int, int], bytes], size: int) -> str:
 
 def _local_file(path: Path) -> StoredFile:
     """Describe a local file. Raises ReadError if it cannot be read."""
+    # Without a stamp first, because the hash needs an open file.
     file = StoredFile(str(path), path.stat().st_size, "")
     with file.open() as raw:
 
