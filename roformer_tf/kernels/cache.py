@@ -56,6 +56,7 @@ def _write_in_place(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     import tensorflow as tf
 
     batch, heads, slots, size = tf.unstack(tf.shape(x))
+    # Slot s of head n of text b is row (b · N + n) · S + s of (B · N · S, H).
     indices = tf.range(batch * heads)[:, None] * slots + slot + tf.range(tf.shape(new)[2])
     rows = tf.raw_ops.InplaceUpdate(
         x=tf.reshape(x, (-1, size)), i=tf.reshape(indices, (-1,)), v=tf.reshape(new, (-1, size))
@@ -99,6 +100,8 @@ def compiled_step(
     """
 
     def pure(stored: Any, *inputs: Tensor) -> Any:
+        # While this is traced, the caches hold symbolic tensors, and what layers write to them
+        # becomes a result of the function.
         _hand_out(stored, caches)
         return step(*inputs), [cache.stored for cache in caches]
 
@@ -106,6 +109,7 @@ def compiled_step(
     compiled = _jitted(pure, variables) if on_jax else _traced(pure, caches, axes)
 
     def run(*inputs: Any) -> Tensor:
+        # The arguments are collected before tracing replaces the contents of the caches.
         output, stored = compiled([cache.stored for cache in caches], *inputs)
         _hand_out(stored, caches)
         return output
@@ -138,5 +142,6 @@ def _jitted(pure: Callable[..., Any], variables: Sequence[keras.Variable]) -> Ca
         with keras.StatelessScope(state_mapping=list(zip(variables, values, strict=True))):
             return pure(stored, *inputs)
 
+    # The caches are donated: JAX may write the new ones into the memory of the old ones.
     compiled = jax.jit(stateless, donate_argnums=1)
     return lambda *inputs: compiled([variable.value for variable in variables], *inputs)

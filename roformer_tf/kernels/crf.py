@@ -44,6 +44,7 @@ def _losses_and_gradients(
     """−log p of each sequence (B,), and its gradients with respect to the last four arguments."""
     count = emissions.shape[-1]
     labelled = _labelled(labels, count)[..., None]  # (B, T, 1)
+    # 1 if the sequence has the beginning (or end) of its text, 0 if it was cut there.
     opens = ops.cast(ops.any(labels == count, axis=1), emissions.dtype)[:, None]  # (B, 1)
     closes = ops.cast(ops.any(labels == count + 1, axis=1), emissions.dtype)[:, None]
     gold = ops.cast(labelled, emissions.dtype) * ops.one_hot(labels, count, dtype=emissions.dtype)
@@ -52,13 +53,20 @@ def _losses_and_gradients(
     forward, seen, total = _forward(emissions, gold, labelled, begins, transitions)
     backward = _backward(emissions, labelled, transitions, ends)
     last, last_gold = forward[:, -1], seen[:, -1]
+    # Skipped tokens pass messages on unchanged, so the last token of the array has the message
+    # of the last labelled token, also if padding follows it.
     at_end = ops.softmax(last + ends)
     # Before each token: the message and the label of the last labelled token.
     forward_before, gold_before = _shifted(forward), _shifted(seen)
+    # No label was seen before it, so that `start` applies instead of a transition.
     first = labelled & ~ops.any(gold_before > 0, axis=-1, keepdims=True)  # (B, T, 1)
     after_one = ops.cast(labelled & ~first, emissions.dtype)[..., None]  # (B, T, 1, 1)
 
+    # p(y_t = c | x). The forward message of t includes its emission, the backward one does not.
+    # Both are known up to a constant, which the softmax removes.
     expected = ops.where(labelled, ops.softmax(forward + backward), 0)  # (B, T, C)
+    # p(y_{t−1} = a, y_t = b | x) for neighbouring labelled tokens, however many tokens are skipped
+    # between them.
     pairs = (
         forward_before[..., :, None]
         + transitions
@@ -69,6 +77,7 @@ def _losses_and_gradients(
     to_emissions = expected - gold
     to_transitions = ops.sum(pairs - gold_pairs, axis=1)  # (B, C, C)
     to_start = opens * ops.sum(ops.where(first, to_emissions, 0), axis=1)  # (B, C)
+    # A sequence without any label has a loss and gradients of 0.
     some = ops.cast(ops.any(labelled, axis=1), emissions.dtype)  # (B, 1)
     to_end = some * closes * (at_end - last_gold)
 
@@ -93,8 +102,11 @@ def _forward(
         message, label, total = carry
         scores, own, has_label = at[:, :count], at[:, count:-1], at[:, -1:] > 0
         begun = ops.any(label > 0, axis=-1, keepdims=True)
+        # Sum over the previous label: (B, from C, to C) → (B, C).
         into = ops.logsumexp(message[:, :, None] + transitions, axis=1)
         new = ops.where(begun, into, begins) + scores
+        # Messages are normalized at each token. The sum of the logarithms removed, `total`, is what
+        # log Σ exp score lacks at the end.
         size = ops.logsumexp(new, axis=-1, keepdims=True)
         carry = (
             ops.where(has_label, new - size, message),

@@ -54,6 +54,8 @@ def _losses(x: Tensor, labels: Tensor, table: Tensor, bias: Tensor | None = None
 def _scanned(x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, size: int) -> Tensor:
     """`token_losses` on JAX, `size` predictions of each sequence at a time."""
     count = -(-labels.shape[1] // size)
+    # What fills up the last chunk has the label 0. Its losses are cut off at the end, so that its
+    # gradients are 0.
     more = ((0, 0), (0, count * size - labels.shape[1]))
     # (B, P, …) → (count, B, size, …): a chunk has sequences of every device's part of the batch.
     x = ops.reshape(ops.pad(x, (*more, (0, 0))), (-1, count, size, x.shape[-1]))
@@ -84,6 +86,7 @@ def _chunked_losses() -> Callable[..., Tensor]:
             logits = logits_of(x, table, bias)
             own = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
             total = jax.nn.logsumexp(logits, axis=-1)
+            # Log-sums are kept for the backward pass, which computes the logits again.
             return None, (total - own, total)
 
         losses, totals = jax.lax.scan(step, None, (x, labels))[1]

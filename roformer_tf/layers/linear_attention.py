@@ -103,6 +103,7 @@ def linear_attention(
     q, k, v, tq, tk, ids = (in_blocks(_along(x, order), CHUNK) for x in arrays)
     output = _by_chunks(q, k, v, tq, tk, ids, causal)
     output = ops.reshape(output, (ops.shape(output)[0], -1, *output.shape[3:]))
+    # The argsort of a permutation is its inverse: the tokens return to their original order.
     return _along(output[:, : ops.shape(query)[1]], ops.argsort(order, axis=1))
 
 
@@ -132,11 +133,13 @@ def _by_chunks(
         place = ops.arange(CHUNK)
         visible = visible & (place[None, :] <= place[:, None])
     visible = ops.cast(visible, q.dtype)[:, :, None]  # (B, K, 1, C, C)
+    # Twice: the numerator has the rotated features, the denominator those that are all positive.
     scores = ops.einsum("bkcnm,bksnm->bkncs", tq, tk) * visible
     above = ops.einsum("bkncs,bksnv->bkcnv", scores, v)
     scores = ops.einsum("bkcnm,bksnm->bkncs", q, k) * visible
     below = ops.transpose(ops.sum(scores, axis=-1), (0, 1, 3, 2))  # (B, K, C, N)
     for backwards in (False,) if causal else (False, True):
+        # What the other chunks add; the tokens of the chunk itself are in the sums above already.
         memory, total, ours = _carried(k, tk, v, ids, backwards)
         ours = ours[..., None]  # (B, K, C, 1)
         above = above + ops.einsum("bkcnm,bknmv->bkcnv", tq, memory) * ours[..., None]
@@ -165,6 +168,8 @@ def _carried(
     # layer at 32,768 tokens, and equals the rest at some 300,000.
     place = ops.arange(ops.shape(ids)[1])
     earlier = place[None, :] > place[:, None] if backwards else place[None, :] < place[:, None]
+    # joined[b, i, j]: whether chunk j precedes i and ends in the document in which i − 1 ends;
+    # with `backwards`, whether j follows i and begins in the document in which i + 1 begins.
     joined = ops.cast((last[:, None, :] == before[..., None]) & earlier, k.dtype)
     memory = ops.einsum("bij,bjnmv->binmv", joined, memory)
     total = ops.einsum("bij,bjnm->binm", joined, total)

@@ -28,6 +28,7 @@ def document_positions(sequence_ids: Tensor) -> Tensor:
     batch, length = ops.shape(sequence_ids)
     before = ops.roll(sequence_ids, 1, axis=1)
     index = ops.broadcast_to(ops.arange(length, dtype="int32"), (batch, length))
+    # The roll brings the last id to index 0, where a document begins in any case.
     begins = (sequence_ids != before) | (index == 0)
     # All sequences concatenated: each token's document number, and where that document begins.
     document = ops.cumsum(ops.reshape(ops.cast(begins, "int32"), (-1,))) - 1
@@ -106,10 +107,12 @@ class RelativeBias(layers.Layer):
         heads = self.config.num_attention_heads
         x = ops.reshape(ops.tile(x[:, None], (1, length, 1)), (heads, -1))
         x = ops.reshape(x[:, : length * (2 * length - 1)], (heads, length, -1))
+        # Column j of row t has x[j − t], so that column s + T − 1 has the distance s − t.
         return x[None, :, :, length - 1 :]
 
     def of_band(self, rows: int, keys: int) -> Tensor:
         """The bias between a block of C queries and its K keys: (1, N, C, K)."""
+        # The keys of a block begin C tokens before its first query: with the previous block.
         return self.between(ops.arange(rows)[None], ops.arange(-rows, keys - rows)[None])
 
     def between(self, query: Tensor, key: Tensor) -> Tensor:
@@ -139,11 +142,13 @@ def relative_bucket(
     bucket = ops.zeros_like(ops.cast(distances, "int32"))
     if bidirectional:
         buckets //= 2
+        # Keys after the query have the upper half of the buckets.
         bucket = ops.where(distances > 0, buckets, bucket)
         away = ops.abs(distances)
     else:
         away = ops.maximum(-distances, 0)
     bounds = _lower_bounds(buckets, max_distance)
+    # The number of bounds that a distance reaches is its bucket.
     near = ops.sum(ops.cast(away[..., None] >= bounds, "int32"), axis=-1)
     return ops.cast(bucket + near, "int32")
 

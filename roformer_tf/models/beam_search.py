@@ -53,6 +53,7 @@ class BeamSearch:
         Returns, for the beams that continue, the indices of their parents and their new tokens,
         (K',) each; the search is finished once there is a `result`.
         """
+        # (K, 1); at the first step the prompt is the only beam.
         sums = np.array([beam.log_probability for beam in self.running])[:, None]
         scores = (sums + log_probabilities).ravel()
         # transformers' rule needs candidates to replace those that end.
@@ -60,6 +61,7 @@ class BeamSearch:
         best = top_k(scores, self.beams * more)
         candidates = []
         for index in best.tolist():
+            # The index in (K, V), flattened beam by beam.
             parent, token = divmod(index, log_probabilities.shape[1])
             ids = (*self.running[parent].token_ids, token)
             beam = Beam(ids, float(scores[index]), token in self.ends)

@@ -44,6 +44,7 @@ class Prompt:
 
     def random(self, sample: int) -> np.random.Generator:
         """The random numbers of a sample, which depend on the prompt and not on its batch."""
+        # With a fixed byte order, so that a seed draws the same on every machine.
         content = zlib.crc32(np.array(self.ids, "<i4").tobytes())
         return np.random.default_rng([self.config.seed, content, self.turn, sample])
 
@@ -124,6 +125,7 @@ class Generator:
         while True:
             tokens = self._next_tokens(running, logits)
             for row, token in zip(running, tokens.tolist(), strict=True):
+                # A finished text stays in the decoder's batch for a while; its tokens are ignored.
                 if row.done:
                     continue
                 number = row.prompt.number
@@ -178,6 +180,8 @@ class Generator:
         tokenizer, stops = self.model.tokenizer, row.prompt.config.stop
         if tokenizer.tokens[row.ids[-1]] in stops:  # also one that no text shows, as [unused1]
             return True
+        # Compared by count, because an earlier occurrence does not end the text: with `min_tokens`,
+        # one may precede the first check.
         before, text = (tokenizer.decode(row.ids[-TAIL:end]) for end in (-1, None))
         return any(text.count(stop) > before.count(stop) for stop in stops)
 
@@ -195,6 +199,7 @@ class Generator:
                 if search.result is None and given_up(prompt.number):
                     search.result = search.running[0]
                 if search.result is None:
+                    # Parents are numbered within the prompt, the decoder's texts over all prompts.
                     rows += (parents + start).tolist()
                     tokens += chosen.tolist()
                 else:
@@ -243,6 +248,7 @@ class Generator:
 
     def _continuation(self, ids: tuple[int, ...], total: float, ended: bool) -> Continuation:
         """A finished text; ids: its new tokens, with the last one if it has ended."""
+        # Before [SEP] is removed, because its log-probability is in the total.
         score, tokenizer = total / len(ids), self.model.tokenizer
         ids = ids[:-1] if ended and ids[-1] == self._sep else ids
         text = "" if tokenizer is None else str(tokenizer.decode(ids))
@@ -256,6 +262,7 @@ TAIL = 32
 def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
     """The prompts of each batch: of similar length, the longest first."""
     batch: list[Prompt] = []
+    # Prompts with beams come last: a batch has either beams or none.
     for prompt in sorted(prompts, key=lambda x: (x.config.beams > 1, -len(x.ids))):
         width = sum(x.config.width for x in [*batch, prompt])
         if batch and (width > rows or (batch[0].config.beams > 1) != (prompt.config.beams > 1)):

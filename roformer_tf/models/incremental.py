@@ -167,8 +167,10 @@ class IncrementalDecoder:
         slot: Tensor,
     ) -> Tensor:
         """Logits (B, V) after T more tokens: the function that is compiled."""
+        # One comparison excludes padding, too: UNSEEN is above every query, BLIND below every key.
         visible = key_order[:, None, :] <= query_order[:, :, None]  # (B, T, S)
         hidden = self.model.encoder.continued(
             token_ids, segment_ids, visible, positions, slot, self.caches
         )
+        # All texts end in the last slot, whatever their lengths.
         return self.model.logits(hidden[:, -1])

@@ -33,6 +33,7 @@ def penalize_repetition(logits: Floats, seen: Sequence[Sequence[int]], penalty: 
     """
     rows = np.repeat(np.arange(len(seen)), list(map(len, seen)))
     tokens = np.concatenate(seen)
+    # Read before any is changed: a token that occurs twice is penalized once.
     old = logits[rows, tokens]
     penalized = logits.copy()
     penalized[rows, tokens] = np.where(old > 0, old / penalty, old * penalty)
@@ -66,6 +67,7 @@ def distribution(
         # The token that crosses top_p is included, so that at least one remains.
         before = np.cumsum(shares, axis=1) - shares
         shares = np.where(before < top_p, shares, 0.0)
+        # Tokens are sorted, so that the columns from here on are 0 in all texts.
         kept = int((shares > 0).sum(axis=1).max())
         ids, shares = ids[:, :kept], shares[:, :kept]
         shares = shares / shares.sum(axis=1, keepdims=True)
@@ -82,5 +84,6 @@ def draw(distribution: Distribution, uniform: Floats) -> Ints:
     """Sample a token for each text, by a random number (B,) from 0 to below 1."""
     bounds = np.cumsum(distribution.probabilities, axis=1)
     bounds /= bounds[:, -1:]  # the sum of rounded probabilities is not exactly 1
+    # The number of bounds that are not above the random number is the index of its interval.
     chosen = (bounds <= uniform[:, None]).sum(axis=1)
     return np.take_along_axis(distribution.token_ids, chosen[:, None], axis=1)[:, 0]

@@ -82,6 +82,7 @@ def build_vocabulary(counts: Mapping[str, int], size: int, tokenization: Tokeniz
             f"a vocabulary of {size} tokens has no room for the special tokens and the ASCII "
             f"letters and digits. Give at least {size - room}; some thousands are usual."
         )
+    # Ties are broken by the token itself, so that the order of the corpus does not matter.
     ranked = sorted(
         totals.keys() | always, key=lambda t: (-totals[t], len(t.removeprefix("##")), t)
     )

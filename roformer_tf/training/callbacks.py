@@ -220,6 +220,7 @@ class StepLog(keras.callbacks.Callback):
         """Exclude the time of the block from the training time."""
         began = time.perf_counter()
         yield
+        # The start of the interval moves forward by the pause, as if the pause had not been.
         self.clock += time.perf_counter() - began
 
     def _write(self, step: int, logs: dict[str, float]) -> None:

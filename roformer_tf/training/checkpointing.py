@@ -83,6 +83,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
     From `model` only the configuration is read; it may be training meanwhile.
     """
     state = snapshot.state
+    # With leading zeros, so that names sort like steps.
     checkpoint = folder / f"step-{state.step:08}"
     with temporary_folder(checkpoint) as temporary:
         model.save_pretrained(temporary / MODEL, snapshot.weights)
@@ -109,6 +110,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     """
     try:
         values = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
+        # Before anything is assigned: if this one is damaged, `resume` tries the one before it.
         for name, digest in values.pop("blake2b").items():
             if hash_file(checkpoint / name) != digest:
                 raise ValueError(f"{name} is damaged")

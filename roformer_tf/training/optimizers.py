@@ -67,8 +67,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         numbers = self._numbers() if self.numbers is None else self.numbers
         peak, warmup, total, decay = ops.unstack(ops.convert_to_tensor(numbers, "float32"))
         rising = (step + 1.0) / ops.maximum(warmup, 1.0)
+        # The fraction of the decay that remains: 1 until the decay begins, then down to 0.
         left = ops.clip((total - step) / ops.maximum(decay, 1.0), 0.0, 1.0)
         falling = (1 - ops.cos(math.pi * left)) / 2 if self.shape == "cosine" else left
+        # After the warm-up `rising` is at least 1, before the decay `falling` is 1: the minimum
+        # selects the current phase.
         return peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
 
     def _numbers(self) -> list[float]:
@@ -135,6 +138,7 @@ class EmaAdamW(keras.optimizers.AdamW):
         if self.ema:
             step = ops.cast(self.iterations, "float32")
             average = self.ema_weights[index_of(self, variable)]
+            # At step 0 the decay is 0: the average becomes the weight after its first update.
             fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
             self.assign_add(average, fresh * ops.subtract(variable, average))
 
@@ -193,6 +197,7 @@ class LayerwiseAdamW(EmaAdamW):
         super().build(variables)
         schedule = schedule_of(self)
         schedule.numbers = self.add_variable((4,), dtype="float32", name=SCHEDULE)
+        # Write its own numbers into the new variable, which would be 0 otherwise.
         schedule.adjust(schedule)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -232,6 +237,7 @@ class Lamb(EmaAdamW):
             moved = moved + self.weight_decay * value
             # flat: Keras has no norm over three axes, which attention's kernels have
             lengths = [ops.norm(ops.reshape(x, (-1,))) for x in (value, moved)]
+            # A matrix that is all 0 would never move: ‖x‖ would make its ratio 0.
             some = (lengths[0] > 0) & (lengths[1] > 0)
             moved = moved * ops.where(some, lengths[0] / ops.where(some, lengths[1], 1.0), 1.0)
         self.assign_sub(variable, ops.cast(learning_rate, first.dtype) * moved)
@@ -279,6 +285,7 @@ class Muon(EmaAdamW):
             return
         gradient = ops.cast(gradient, momentum.dtype)
         self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
+        # Nesterov momentum: the new gradient, and the momentum that includes it already.
         ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)
         step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
         step = ops.reshape(step, variable.shape)
@@ -293,6 +300,7 @@ def orthogonal(matrix: Any, dtype: str) -> Any:
     a, b, c = NEWTON_SCHULZ
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if wide else ops.transpose(matrix)
+    # No singular value exceeds the Frobenius norm, so all of them are at most 1 from here on.
     x = ops.cast(x / (ops.norm(x) + 1e-7), dtype)
     for _ in range(5):
         square = ops.matmul(x, ops.transpose(x))
@@ -305,6 +313,7 @@ def as_matrix(kernel: Any) -> Any:
 
     (D, N, H) → (D, N·H) for queries, keys and values, (N, H, D) → (N·H, D) for the output.
     """
+    # In a model D is N · H, so that (D, N, H) keeps its first axis, and (N, H, D) joins two.
     inputs = kernel.shape[0]
     if inputs != math.prod(kernel.shape[1:]):
         inputs = math.prod(kernel.shape[:-1])
@@ -338,6 +347,7 @@ def swap_ema_weights(model: keras.Model) -> None:
     sync(model)
     averages = getattr(model.optimizer, "ema_weights", [])
     for weight, average in zip(model.trainable_variables, averages, strict=False):  # all, or none
+        # A copy: on TensorFlow the weight itself would have its new value two lines below.
         value = ops.copy(weight)
         weight.assign(average)
         average.assign(value)
@@ -393,6 +403,7 @@ def restart(
 
     Rate and length may differ from before; `may_restart` checks the rest.
     """
+    # The moments, the number of steps and the schedule's numbers; the last are set again below.
     for slot in optimizer.variables:
         slot.assign(ops.zeros(slot.shape, slot.dtype))
     optimizer.start_averages(model.trainable_variables)
@@ -412,6 +423,7 @@ def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[fl
     scales = layer_scales(model.named_variables(), config.layer_decay)
     rate = config.learning_rate
     for name in scales:
+        # The factor cancels the common rate: these weights are trained with crf_learning_rate.
         if name.startswith("crf/") and not isinstance(rate, str):
             scales[name] = config.crf_learning_rate / rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
@@ -426,6 +438,7 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     layers: 1 for the head, decay for layer 11, decay^12 for layer 0, decay^13 for the embeddings.
     """
     matches = {name: re.match(r"encoder/(?:layer_(\d+)|embeddings)/", name) for name in names}
+    # Embeddings match without a number and have the level −1; a head's weights match nothing.
     levels = {name: int(x[1] or -1) if x else None for name, x in matches.items()}
     top = max(level for level in levels.values() if level is not None) + 1
     return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}

@@ -76,6 +76,7 @@ def micro_batches(arrays: Any, count: int) -> Any:
     """
 
     def split(array: Tensor) -> Tensor:
+        # (B / count, count, …): row i is in micro-batch i mod count.
         rows = ops.reshape(array, (-1, count, *ops.shape(array)[1:]))
         return ops.moveaxis(rows, 1, 0)
 
