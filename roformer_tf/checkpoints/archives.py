@@ -101,6 +101,7 @@ class Files(ExitStack):
             members = [x for x in self._archive.infolist() if _path(x).parts[-len(end) :] == end]
             folders = _checkpoint_folders([_path(x) for x in self._archive.infolist()])
             wanted = {folder / name for folder in folders}
+            # In a zip without a checkpoint `wanted` is empty, and a file in any folder counts.
             members = [x for x in members if not wanted or _path(x) in wanted]
             if not members:
                 return None

@@ -158,6 +158,7 @@ def _download(model: HubModel) -> Path:
                 f"cannot download {model.id}: {error}. Try again to continue, or give a folder "
                 f"with its files. {model.advice}"
             ) from None
+        # None would mean that the hub lists nothing to compare with.
         if _is_right(path, file) is False:
             registry.discard(path)
             raise InputError(f"{file.url} is not the file that the hub lists. Try again.")
@@ -184,6 +185,7 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
         response = requests.get(url, headers=model.headers, timeout=(10, registry.TIMEOUT))
         response.raise_for_status()
         commit, files = read(model, response.json())
+        # The commit becomes the name of a folder in the cache.
         if not _FILE.fullmatch(commit):
             raise ValueError(commit)
     except (requests.HTTPError, requests.ConnectionError, requests.Timeout) as error:
@@ -226,6 +228,7 @@ def _modelscope_files(model: HubModel, listing: Any) -> tuple[str, dict[str, Hub
         for x in listing["Data"]["Files"]
         if x.get("Type") != "tree"
     }
+    # Sorted, so that the digest does not depend on the order of the listing.
     contents = "\n".join(f"{name} {files[name].sha256}" for name in sorted(files))
     return hashlib.sha1(contents.encode(), usedforsecurity=False).hexdigest(), files
 

@@ -54,6 +54,7 @@ def read_tensors(path: Path) -> LazyArrays:
     if path.name == PICKLE:
         return _unpickled(path)
     parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
+    # Which shard has each tensor; by the table of contents of the shards, not by the index.
     part_of = {name: part for part in parts for name in part}
     return LazyArrays(
         {name: part.shapes[name] for name, part in part_of.items()},
@@ -74,6 +75,7 @@ def as_roformer(tensors: LazyArrays) -> LazyArrays:
         ours = re.sub(r"^bert\.", "roformer.", name)
         ours = f"roformer.{ours}" if bare and _BARE.match(ours) else ours
         ours = re.sub(r"LayerNorm\.gamma$", "LayerNorm.weight", ours)
+        # New name → name in the file, as `renamed` expects it.
         names[re.sub(r"LayerNorm\.beta$", "LayerNorm.bias", ours)] = name
     return tensors.renamed(names)
 
@@ -106,6 +108,7 @@ def write(
         tensors |= tensors_of_file(head, config, "huggingface", "float32")
     else:
         config = config.replace(label_mean=0.0, label_deviation=1.0)
+    # By the weights that are written, whatever the config has.
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     kind = model_type(config, arrays)
     if kind == "bert":
@@ -206,6 +209,7 @@ def _shards(index: Path) -> list[Path]:
     """The files that an index of shards lists. Files outside its folder are refused."""
     try:
         names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
+        # A name such as ../../secret.safetensors would be read from another folder.
         inside = all(Path(name).name == name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         inside = False
@@ -251,6 +255,7 @@ def _position_table(config: RoFormerConfig) -> np.ndarray:
     Without this table, transformers warns of an untrained weight, and computes one with the base
     10,000 only. It is float32 in files of every dtype, for programs that compute in float32.
     """
+    # θ_m = base^(−2m/H) in float64; only the finished table is rounded.
     pairs = np.arange(0, config.head_size, 2) / config.head_size
     theta = np.outer(np.arange(config.max_position_embeddings), config.rotary_base**-pairs)
     return np.concatenate([np.sin(theta), np.cos(theta)], axis=1).astype("float32")

@@ -97,6 +97,7 @@ class Weight:
     ) -> np.ndarray:
         if not self.rotated or style != "half":
             return array
+        # The head size, of which the first `rotated` dimensions form pairs.
         size = self.shape[self.head_axis]
         return np.take(array, order(size, self.rotated), axis=self.head_axis)
 
@@ -153,6 +154,7 @@ def _with_version(
     config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
 ) -> RoFormerConfig:
     """Recognize RoFormerV2: it has no biases and no weights of norms."""
+    # Both architectures in this size: names that only one of them has show which one it is.
     v1 = config.replace(norm_type="layer_norm", use_bias=True)
     v2 = config.replace(norm_type="rms_norm", use_bias=False)
     v1_names, v2_names = (
@@ -354,6 +356,7 @@ def half_order(head_size: int, rotated: int) -> np.ndarray:
     First come the first dimensions of all pairs, then the second ones, then the unrotated ones.
     """
     order = np.arange(head_size)
+    # 0 1 2 3 4 5 → 0 2 4 1 3 5: a matrix of pairs (R / 2, 2), read by columns.
     order[:rotated] = order[:rotated].reshape(-1, 2).T.reshape(-1)
     return order
 

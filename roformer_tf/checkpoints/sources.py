@@ -170,9 +170,11 @@ class OpenedSource(Files):
                 f"{file}: its model_type is {kind!r}, which is not supported. Give a RoFormer or a "
                 "BERT."
             )
+        # Without a model_type, only this table distinguishes a BERT from a RoFormer.
         if kind is None and {tf1.BERT_POSITIONS, huggingface.BERT_POSITIONS} & tensors.keys():
             config = self._bert_config(config)
         config = config.replace(**overrides)
+        # After the overrides, which may change what the tensors are compared with.
         config = complete_config(config, tensors.shapes, layout, self.folder)
         if overrides.get("crf") and not config.crf:
             raise InputError(f"{self.name} has no weights of a random field. Omit crf=True.")
@@ -204,6 +206,7 @@ class OpenedSource(Files):
 
 def _weights(folder: Path) -> Path:
     """The file in a folder that contains its weights, or their index."""
+    # Both layouts are collected, so that a folder with one of each is refused as ambiguous.
     files = sorted(folder.glob("*.index")) if (folder / archives.BERT_CONFIG).is_file() else []
     if (folder / archives.CONFIG).is_file():
         candidates = [folder / name for name in archives.WEIGHT_FILES]
@@ -310,6 +313,8 @@ def plain_names(
     InputError if a file has several and `wanted` is None, if it has no such copy, and if two
     tensors would have the same name.
     """
+    # x/ExponentialMovingAverage → ExponentialMovingAverage/x: averages have a prefix like other
+    # copies.
     ordered = {average_first(name): name for name in names}
     matches = map(_WORD_EMBEDDINGS.fullmatch, ordered)
     prefixes = sorted({match["prefix"] for match in matches if match})
@@ -388,6 +393,7 @@ def _pooling(source: OpenedSource) -> Pooling:
     if b".Pooling" in modules and source.read(archives.POOLING) is None:
         raise InputError(f"{source.name} has no {archives.POOLING}. Download the complete model.")
     library = source.read_object(archives.PROMPTS)
+    # Each of these changes the vectors, which would differ from those of the library.
     changes = any(library.get(key) is not None for key in ("default_prompt_name", "truncate_dim"))
     if b".Dense" in modules or changes or modes not in (["mean"], ["cls"]):
         raise InputError(

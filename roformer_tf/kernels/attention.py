@@ -37,6 +37,7 @@ def attend(
     gradient, and draws the dropout mask again. On a GPU, JAX can use flash attention without
     dropout and with T = S, except for float64, which that would round.
     """
+    # What flash attention can compute: no dropout, T = S, and no float64.
     suits = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
     if suits and bias is None and may_flash(query.shape[2]):
         return attend_by_keras(query, key, value, visible)
@@ -91,6 +92,7 @@ def _fast(
         def gradients(upstream: Tensor) -> tuple[Tensor, Tensor, Tensor]:
             to_dropped = tf.matmul(upstream, value, transpose_b=True)
             total = _row_products(upstream, output)
+            # U and dS, both (B, N, T, S)
             used, to_scores = _backward(weights, to_dropped, total, seed, rate)
             return (
                 tf.matmul(to_scores, key),

@@ -27,6 +27,7 @@ def kept(seed: Tensor, shape: tuple[Any, ...], rate: float) -> Tensor:
     index = _counted(shape[0])
     for size in shape[1:]:
         index = index[..., None] * ops.cast(size, "uint32") + _counted(size)
+    # A word is below rate · 2³² with probability `rate`: then the element is dropped.
     return _mixed(ops.bitwise_xor(index, first), second) >= _word(round(rate * 2**32))
 
 

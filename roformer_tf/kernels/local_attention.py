@@ -35,6 +35,7 @@ def attend_locally(
     """
     batch, heads, length, size = ops.shape(query)
     blocks, rows, keys = ops.shape(visible)[1:]
+    # K = 3 C; by the static shape, because it decides which operations are traced.
     ahead = visible.shape[3] == 3 * visible.shape[2]
 
     # Heads are in the batch while the sequence is split: (B · N, T, H).
@@ -48,6 +49,7 @@ def attend_locally(
     query, visible = folded(in_blocks(query, rows)), ops.reshape(visible, (-1, rows, keys))
     attended = attend(query, key, value, visible, seed, rate, training, bias)  # (B · M, N, C, H)
     attended = ops.swapaxes(ops.reshape(attended, (batch, blocks, heads, rows, size)), 1, 2)
+    # The queries that padded the last block are cut off.
     return ops.reshape(attended, (batch, heads, -1, size))[:, :, :length]
 
 

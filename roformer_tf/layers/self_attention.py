@@ -99,6 +99,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             key, value = self._project(x, ("key", "value"), everywhere, training, length)
             selected = gather_positions(x, positions)
             (query,) = self._project(selected, ("query",), positions, training, length)
+            # (B, P, S): the rows of the mask that belong to the selected queries.
             visible = None if visible is None else gather_positions(visible, positions)
             if bias is not None:
                 bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
@@ -163,6 +164,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             return tuple(self._project_one(x, part, positions, length) for part in parts)
         bias = self._concatenated("bias", parts) if self.use_bias else None
         projected = affine(x, self._concatenated("kernel", parts), bias, training)
+        # The 2: first and second dimensions of the pairs, as `_concatenated` orders them.
         heads = (len(parts), self.num_heads, 2, self.key_dim // 2)
         projected = ops.reshape(projected, (*ops.shape(x)[:-1], *heads))
         tables = self.rotation.tables(positions, wide(projected), length)  # ([B,] T, H/2)

@@ -110,6 +110,7 @@ class RoFormerEmbeddings(layers.Layer):
         """The vectors of all words (V, E); quantized ones are converted by a look-up."""
         if self.word.quantization_mode is None:
             return self.word.embeddings
+        # A quantized table has integers and scales; the look-up of all ids combines them.
         return self.word(ops.arange(self.word.input_dim))
 
     def call(
@@ -218,11 +219,13 @@ def recomputed(
     biases = () if bias is None else (bias,)  # also passed as a value, because it has a gradient
 
     def call(x: Tensor, *values: Tensor) -> Any:
+        # `values` are the bias, if any, then the weights, in the order of the call below.
         options = {"bias": values[0]} if biases else {}
         weights, inputs = list(values[len(biases) :]), (x, visible, positions)
         return layer.stateless_call(weights, before, *inputs, training=True, **options)
 
     y, after = keras.remat(call)(x, *biases, *weights)
+    # The seeds of dropout advance, so that the next step draws other masks.
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
         variable.assign(value)
     return y

@@ -81,6 +81,7 @@ class LanguageModel(EncoderModel):
         words = self.encoder.embeddings.words()
         labels = inputs["labels"]
         chunks = self._loss_chunks(labels.shape) if training else 1
+        # A negative label is no index; its loss is replaced below, so that any valid one will do.
         known = ops.maximum(labels, 0)
         losses = self.mlm.token_losses(hidden, words, known, training, chunks)
         return ops.where(labels < 0, 0.0, losses)
@@ -315,6 +316,7 @@ class RoFormerForQuestionAnswering(EncoderModel):
     default_name = "question_answering"
 
     def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        # Two outputs a token, whatever the number of labels in the config of the checkpoint.
         super().__init__(config.replace(num_labels=2), name, **kwargs)
         self.qa_outputs = head_dense(config, 2, "qa_outputs", self.dtype_policy)
         self.build()
@@ -341,6 +343,7 @@ def pooled(
     else:
         # Only the first token of the last layer is computed.
         first = encoder(inputs, training=training, positions=first_positions(inputs))
+        # (B, 1, H): the pooler takes the first token itself.
         vectors = first[:, 0] if pooler is None else pooler(first)
     return ops.cast(vectors, "float32")
 

@@ -93,7 +93,9 @@ def run_rows(
             "token_ids": padded([ids[row] for row in rows], shape),
             "segment_ids": padded([segments[row] for row in rows], shape),
         }
+        # Not strict: a batch can have empty sequences after the last one (see `batches`).
         for row, answer in zip(rows, np.asarray(with_model.run(inputs)), strict=False):
+            # One axis, (H,): the output of the whole sequence. (T, …) is cut to its tokens.
             answers[row] = answer[: len(ids[row])] if answer.ndim > 1 else answer
     return answers
 
@@ -157,5 +159,6 @@ def batches(
         length = bucket(longest) if runner.compiled else -(-longest // step) * step
         full = max(1, min(batch_size, runner.tokens // length))
         rows, order = order[:full], order[full:]
+        # 5 sequences → 8, so that a compiled model meets few batch sizes.
         filled = 1 << (len(rows) - 1).bit_length() if runner.compiled else len(rows)
         yield rows, (min(full, filled), length)

@@ -40,6 +40,7 @@ def padded(arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
     """Stack arrays into the shape; the rest is 0, which models take for padding."""
     stacked = np.zeros(shape, arrays[0].dtype)
     for row, array in enumerate(arrays):
+        # Arrays of several axes are padded at the end of each axis.
         target: tuple[Any, ...] = (row, *map(slice, array.shape))
         stacked[target] = array
     return stacked

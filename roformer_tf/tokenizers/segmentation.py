@@ -37,6 +37,7 @@ def normalize_aligned(text: str) -> tuple[str, list[int]]:
     parts = [(part, i) for letter, i in lowered for part in unicodedata.normalize("NFD", letter)]
     # The NFD of a text is that of its characters, with each run of combining marks sorted by class.
     classes = [unicodedata.combining(part) for part, _ in parts]
+    # Class 0 begins a run. The sort by (run, class) is stable, as NFD requires.
     runs = accumulate(number == 0 for number in classes)
     order = sorted(range(len(parts)), key=list(zip(runs, classes, strict=True)).__getitem__)
     kept = [parts[index] for index in order if unicodedata.category(parts[index][0]) != "Mn"]

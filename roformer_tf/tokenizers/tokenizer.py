@@ -234,9 +234,11 @@ class RoFormerTokenizer:
         spans = []
         start = 0
         for word in segment(plain) if self.tokenization == "word" else [plain]:
+            # jieba's words cover the text without gaps, so their lengths give their positions.
             indices = origins[start : start + len(word)]
             start += len(word)
             if self.tokenization == "word" and word in self.vocabulary:
+                # min and max: sorted combining marks can make the indices descend.
                 spans.append((min(indices), max(indices) + 1))
                 continue
             # Tokens consist of the characters that `split` keeps, in order.
@@ -328,6 +330,7 @@ class RoFormerTokenizer:
             return [word]
         subwords: list[str] = []
         start = 0
+        # unaffable → un, ##aff, ##able. A word over the limit skips the loop and is one token.
         while start < len(word) <= WORD_LIMIT:
             prefix = "##" if start else ""
             for end in range(min(len(word), start + self._longest), start, -1):
@@ -359,6 +362,7 @@ def find_tokenizer(source: OpenedSource, config: RoFormerConfig) -> RoFormerToke
         return None
     tokenizer = RoFormerTokenizer.from_source(source)
     check_fits(tokenizer, config.vocab_size, source.name)
+    # With one type of segment, segment 1 has no embedding.
     tokenizer.segments &= config.type_vocab_size > 1
     return tokenizer
 

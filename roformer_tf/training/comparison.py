@@ -133,6 +133,7 @@ def read_run(folder: Path, name: str) -> RecordedRun:
 def cells(run: RecordedRun) -> dict[str, str]:
     """Progress and metrics of a run by their headings; "" where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
+    # The last hundredth of the lines, at least one.
     last = losses[-max(1, len(losses) // 100) :]
     best = best_evaluation(run.evaluations)
     # A mean and medians: single lines of loss and speed vary.
@@ -220,6 +221,7 @@ def _steps(run: RecordedRun) -> int | None:
     if not (isinstance(epochs, int) and rounds):
         return None
     step, epoch = rounds[-1]
+    # An evaluation records its epoch and step, from which follow the steps of an epoch.
     return round(epochs * step / epoch) if epoch else None
 
 
@@ -266,6 +268,7 @@ def _differences(runs: Sequence[RecordedRun]) -> Iterator[list[str]]:
         for run in runs:
             if key in run.settings:  # a run of another version may lack it
                 by_value.setdefault(_spelled(run.settings[key]), []).append(run.name)
+        # No value is that of all runs. A setting that only some runs have differs, too.
         if max(map(len, by_value.values())) < len(runs):
             for number, (value, names) in enumerate(by_value.items()):
                 yield ["" if number else key, value, ", ".join(names)]

@@ -106,6 +106,7 @@ class ProcessGroup:
 
     def check_equal(self, value: int, what: str) -> None:
         """Wait for all; raise InputError unless all have the same number."""
+        # A collective operation: it returns once every process has called it.
         values = self._gathered(value)
         if len(set(values.tolist())) > 1:
             raise InputError(
@@ -122,6 +123,7 @@ class ProcessGroup:
         """
         if self.first:
             work()
+            # Messages are numbered, and all processes count alike, so each reads the right one.
             self._send({"kind": "done"})
         else:
             self._receive()
@@ -207,6 +209,7 @@ def join(config: DevicesConfig) -> ProcessGroup:
         return group
     distribution = _distribution(devices[:wanted], config.model_parallel)
     keras.distribution.set_distribution(distribution)
+    # If a copy of the model spans several processes, these read the same part of each batch.
     parts = min(distribution.num_model_replicas, group.count)
     return ProcessGroup(group.index, group.count, (distribution.data_shard_id, parts))
 
@@ -241,6 +244,7 @@ def peak_of_devices(config: DevicesConfig) -> float | None:
 def to_numpy(variable: keras.Variable) -> np.ndarray:
     """A copy of a variable's whole value, on whatever devices; all processes must call this."""
     value = variable.value
+    # A part of the array is on devices of other processes, which this one cannot read alone.
     if keras.backend.backend() == "jax" and not value.is_fully_addressable:
         from jax.experimental import multihost_utils
 
@@ -304,6 +308,7 @@ def _connect() -> None:
 
 def _distribution(devices: list[str], model_parallel: int) -> Any:
     """How Keras distributes weights and batches over these devices."""
+    # The copies of the model, and the devices that share one copy.
     shape = (len(devices) // model_parallel, model_parallel)
     mesh = keras.distribution.DeviceMesh(shape, [DATA_AXIS, MODEL_AXIS], devices)
     layout = keras.distribution.LayoutMap(mesh)
