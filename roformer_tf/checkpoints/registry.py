@@ -288,6 +288,8 @@ def _fetch_rest(url: str, part: Path, headers: Mapping[str, str]) -> None:
 
     # A compressed response cannot be resumed by bytes.
     headers = {**headers, "Accept-Encoding": "identity"}
+    # With If-Range the server sends the rest only if its file is still this version; otherwise it
+    # sends the whole file with status 200.
     if version := _version_of(part, url):
         headers |= {"Range": f"bytes={received(part)}-", "If-Range": version}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
@@ -304,6 +306,7 @@ def _fetch_rest(url: str, part: Path, headers: Mapping[str, str]) -> None:
 
 def _append(response: requests.Response, part: Path) -> None:
     """Append the body to the partial file, chunk by chunk."""
+    # Content-Length is that of this response: of the rest, if a download is resumed.
     start, length = received(part), response.headers.get("Content-Length")
     with (
         part.open("ab") as file,
@@ -332,6 +335,7 @@ def _version_of(part: Path, url: str) -> str | None:
         note = parse_json(_note(part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
+    # An empty part has nothing to resume. The bytes from another mirror may be of another file.
     return note["version"] if received(part) and note["url"] == url else None
 
 

@@ -86,6 +86,7 @@ class Rotation:
         cos, sin = self._tables(positions, dtype, length)
         if unrotated := (self.head_size - self.features) // 2:
             padding = [(0, 0)] * (len(cos.shape) - 1) + [(0, unrotated)]
+            # cos 0 = 1 and sin 0 = 0: these pairs remain as they are.
             cos, sin = ops.pad(cos, padding, constant_values=1), ops.pad(sin, padding)
         return cos, sin
 
@@ -109,6 +110,8 @@ class Rotation:
             rotated = ops.reshape(ops.swapaxes(pairs, -1, -2), rotated.shape)
         if self.features == self.head_size:
             return rotated
+        # (…, 2, R/2) and (…, 2, (H − R)/2), joined to (…, 2, H/2): rotated pairs come first in each
+        # half.
         halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (rotated, x[..., self.features :])]
         return ops.reshape(ops.concatenate(halves, axis=-1), shape)
 

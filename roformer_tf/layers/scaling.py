@@ -57,6 +57,7 @@ def _stretched(base: float, features: int, factor: float, trained: int, length: 
         length = ops.cast(length, "float64")
         longer = ops.maximum(length / trained, 1.0)
     else:
+        # Up to the trained length the factor is 1, and with it the base unchanged.
         longer = max((length or 0) / trained, 1.0)
     return base * (factor * longer - (factor - 1)) ** (features / max(features - 2, 1))
 

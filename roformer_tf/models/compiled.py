@@ -66,6 +66,7 @@ class Compiled:
             return None
 
         def traced() -> Callable[..., Any] | None:
+            # Another package's layer can print or keep a state, which a graph would do only once.
             known = all(map(_is_ours, all_layers(model)))
             return graph_of(partial(keras.Model.__call__, model), inputs) if known else None
 

@@ -125,6 +125,7 @@ class TextStream:
         # The next token can change the text of the last one: ##s is appended to a word.
         final = len(self._tokenizer.decode(self._ids))
         self._ids.append(token)
+        # Cut where the text without the newest token ends, but never before what was returned.
         text = self._tokenizer.decode(self._ids)[: max(self._length, final)]
         part, self._length = text[self._length :], len(text)
         return part

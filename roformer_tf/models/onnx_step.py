@@ -86,6 +86,7 @@ class OnnxStep:
         self.filled = filled
         self.caches = [(self._copied(key), self._copied(value)) for key, value in caches]
         if self.config.rotary_style == "interleaved":  # graphs have the style "half"
+            # Keys only: values are not rotated, so that the order of their dimensions is the same.
             order = half_order(self.config.head_size, self.config.head_size)
             for key, _ in self.caches:
                 key[:, :, :filled] = np.take(key[:, :, :filled], order, axis=-1)
@@ -120,6 +121,7 @@ class OnnxStep:
         moved = np.flatnonzero(rows != np.arange(len(rows)))  # in beam search only a few
         there = slice(self.filled)
         for kept in (array for pair in self.caches for array in pair):
+            # NumPy copies the right side first, so that two texts can exchange their rows.
             kept[moved, :, there] = kept[rows[moved], :, there]
 
     def read(
@@ -132,6 +134,7 @@ class OnnxStep:
         """
         assert self._session is not None, "begin comes first"
         self.filled = slot + 1
+        # (B, K/2): each text has a position of its own, although all use the same slot.
         theta = positions[:, None].astype("float32") * self._frequencies
         rows = {
             "word": self._packed[f"{EMBEDDINGS}/word/embeddings"][token_ids[:, None]],

@@ -128,6 +128,8 @@ class PretrainedModel(keras.Model):
 
             return initializer
 
+        # Variables are created without values; their initializers are replaced before Keras runs
+        # them at the end of the scope.
         with keras.StatelessScope():
             model = cls(config, **({} if dtype is None else {"dtype": dtype}))
             for name, variable in model._matched(arrays, source).items():
@@ -236,6 +238,8 @@ class PretrainedModel(keras.Model):
         variables = self.named_variables()
         stored, needed = ({name.split("/")[0] for name in names} for names in (arrays, variables))
         absent = [name for name in variables if name not in arrays]
+        # A part that the file has not at all is new; one that it has incompletely is an error, as
+        # is any missing weight of the encoder.
         incomplete = [n for n in absent if n.split("/")[0] in stored | {"encoder"}]
         if incomplete:
             raise InputError(

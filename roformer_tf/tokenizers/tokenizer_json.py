@@ -75,6 +75,7 @@ def tokenizer_json(tokenizer: Any, *, causal: bool = False) -> dict[str, Any] | 
         if not causal:
             return None
         return {"version": _JIEBA_REFUSED, "added_tokens": [], "model": None}
+    # From here on, the tokenizer is char-level, or tokenizes single characters: neither has jieba.
     by_character = units == "characters"
     first = [_special("[CLS]", 0), _text("A", 0)]
     end = [] if causal else [_special("[SEP]", 0)]

@@ -94,6 +94,7 @@ def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> byt
                 axes.plot(ends, [row, row], color=colour, linewidth=5, alpha=0.35)
             axes.plot(value, row, "o", color=colour)
         axes.set_yticks(range(len(ranges)), [x.name for x in ranges])
+        # An inverted axis, so that the first row is on top.
         axes.set_ylim(len(ranges) - 0.5, -0.5)
         axes.set_xlabel(axis_name)
         if shares:
@@ -150,6 +151,7 @@ def draw_numbers(points: Sequence[Sequence[float]], *, true: str, predicted: str
     """Draw a regression's points (true value, predicted value) around the diagonal: SVG."""
     with _page(width=4.6, height=4.6) as figure:
         axes = figure.subplots()
+        # The diagonal covers both axes: from the smallest to the largest number of either.
         ends = [min(map(min, points)), max(map(max, points))]
         axes.plot(ends, ends, "--", color=_OTHER, linewidth=1)
         x, y = zip(*points, strict=True)

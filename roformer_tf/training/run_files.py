@@ -63,6 +63,7 @@ def settings_to_continue(output: Path) -> dict[str, Any]:
 
 
 def _saved(output: Path) -> list[Path]:
+    # A search over settings has a folder for each training, which may have results first.
     folders = output, *output.glob(f"{TRIALS}/*")
     return [folder / name for folder in folders for name in RESULTS if (folder / name).exists()]
 
@@ -159,6 +160,7 @@ def write_settings(config: Any) -> None:
 
 def file_name(value: Any) -> str:
     """A setting, for a model card: a path without its folder; for the model of a run, the run."""
+    # runs/a/model → a; data/train.csv → train.csv. Backslashes are those of a Windows path.
     path = PurePath(str(value).replace("\\", "/"))
     return path.parent.name if path.name == MODEL and path.parent.name else path.name
 
@@ -206,6 +208,7 @@ class MetricsFile:
         self.path, self.writing, self.also = path, writing, also
         if not writing:
             return
+        # A run that starts anew also empties the file of an earlier run in the folder.
         kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
@@ -268,6 +271,7 @@ def tracked(
         yield lambda line: None
         return
     file = output / f"{tracker}-id"
+    # The identity of the run that is resumed, so that the tracker continues its curves.
     former = file.read_text(encoding="utf-8") if file.exists() else ""
     output.mkdir(parents=True, exist_ok=True)
     try:
