@@ -101,6 +101,7 @@ def _forward(
     def step(carry: tuple[Tensor, Tensor, Tensor], at: Tensor) -> Any:
         message, label, total = carry
         scores, own, has_label = at[:, :count], at[:, count:-1], at[:, -1:] > 0
+        # `label` is the one-hot vector of the last label; before the first one it is all 0.
         begun = ops.any(label > 0, axis=-1, keepdims=True)
         # Sum over the previous label: (B, from C, to C) → (B, C).
         into = ops.logsumexp(message[:, :, None] + transitions, axis=1)
@@ -127,6 +128,7 @@ def _backward(emissions: Tensor, labelled: Tensor, transitions: Tensor, ends: Te
     def step(message: Tensor, at: Tensor) -> Any:
         scores, has_label = at[:, :-1], at[:, -1:] > 0
         new = ops.logsumexp(transitions + (scores + message)[:, None, :], axis=2)
+        # Only differences between labels matter here, so any number that keeps exp finite will do.
         new = new - ops.max(new, axis=-1, keepdims=True)
         message = ops.where(has_label, new, message)
         return message, message

@@ -79,6 +79,7 @@ def _chunked_losses() -> Callable[..., Tensor]:
         return product_with_rows(x, table).astype(bias.dtype) + bias  # rounded as without chunks
 
     def forward(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        # Once for all chunks, outside of the loop.
         table = table.astype(x.dtype)
 
         def step(_: None, chunk: tuple[Tensor, Tensor]) -> Any:
@@ -175,6 +176,7 @@ def _backward(
 ) -> Tensor:
     # ∂ loss / ∂ logits = softmax − 1 at the label
     probabilities = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)
+    # (M, V) bool: one True in each row, at the label.
     own = ops.arange(scores.shape[-1]) == labels[:, None]
     to_logits = ops.where(own, probabilities - 1, probabilities)
     return ops.cast(to_logits * upstream[:, None], scores.dtype)

@@ -62,6 +62,7 @@ def favor_features(x: Tensor, directions: Tensor, axes: int | tuple[int, ...] = 
     divided by e to the largest exponent along `axes`. By default it is the largest one of each
     token: that is right for queries, because their scale cancels in the quotient.
     """
+    # H^¼ in queries and in keys: their product is divided by √H.
     y = x * x.shape[-1] ** -0.25
     exponents = ops.matmul(y, ops.transpose(directions))
     exponents = exponents - ops.sum(y * y, axis=-1, keepdims=True) / 2
@@ -156,6 +157,7 @@ def _carried(
     document, (B, K, C).
     """
     # (B, K): the document that may continue in the neighbouring chunk
+    # ids are sorted, so that only the document at the edge can continue in another chunk.
     last = ids[:, :, 0 if backwards else -1]
     mine = ops.cast((ids == last[..., None]) & (ids != 0), k.dtype)[..., None, None]
     memory = ops.einsum("bksnm,bksnv->bknmv", tk * mine, v)

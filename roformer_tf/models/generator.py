@@ -264,6 +264,7 @@ def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
     batch: list[Prompt] = []
     # Prompts with beams come last: a batch has either beams or none.
     for prompt in sorted(prompts, key=lambda x: (x.config.beams > 1, -len(x.ids))):
+        # A prompt takes as many texts of the batch as it has samples or beams.
         width = sum(x.config.width for x in [*batch, prompt])
         if batch and (width > rows or (batch[0].config.beams > 1) != (prompt.config.beams > 1)):
             yield batch

@@ -31,6 +31,7 @@ def penalize_repetition(logits: Floats, seen: Sequence[Sequence[int]], penalty: 
     logits (B, V), seen: the ids of each text → (B, V). As in transformers, the logit of such a
     token is divided by the penalty if it is above 0, and else multiplied by it.
     """
+    # Pairs (text, id): [[7, 8], [9]] → rows 0 0 1, tokens 7 8 9.
     rows = np.repeat(np.arange(len(seen)), list(map(len, seen)))
     tokens = np.concatenate(seen)
     # Read before any is changed: a token that occurs twice is penalized once.

@@ -99,6 +99,7 @@ def simplify_vocabulary(
     several characters with a Chinese character or punctuation, such as `##中`, and every `[…]`
     token that is not in `first`, whose tokens the vocabulary must have.
     """
+    # The kept tokens remain in the order of their old ids, after those of `first`.
     by_id = sorted(vocabulary, key=vocabulary.__getitem__)
     kept = dict.fromkeys([*first, *(token for token in by_id if not _is_redundant(token))])
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]
@@ -198,6 +199,7 @@ def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
                 settings["strip_accents"] = step["strip_accents"]
     settings |= recorded
     lower_case, strip_accents = settings["do_lower_case"], settings["strip_accents"]
+    # None: accents are stripped if the text is lower-cased, as `normalize` does.
     if strip_accents not in (None, lower_case) or not settings.get("tokenize_chinese_chars", True):
         raise InputError(
             f"{source.name}: its tokenizer has strip_accents other than do_lower_case, or "

@@ -51,6 +51,7 @@ class PeriodicCallback(keras.callbacks.Callback):
         if (due and late_enough) or step == self.log.last:
             self._called = time.monotonic()
             with self.log.paused():
+                # The function reads the variables, whose values `fit` keeps elsewhere on JAX.
                 sync(self.model)
                 self.function(step)
 

@@ -118,6 +118,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
         arrays = load_file(checkpoint / TRAINING)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
         raise InputError(f"cannot read the checkpoint {checkpoint}: {error}.") from None
+    # Compared before the weights are loaded: another optimizer has other slots.
     variables = _training_state(model)
     shapes = {name: tuple(v.shape) for name, v in variables.items()}
     if {name: array.shape for name, array in arrays.items()} != shapes:
@@ -181,6 +182,7 @@ def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
     weights = {id(v) for v in model.named_variables().values()}
     groups = {
         "model": [v for v in model.variables if id(v) not in weights],
+        # The schedule's numbers follow from the settings; a resumed run computes them again.
         "optimizer": [v for v in model.optimizer.variables if v.name != SCHEDULE],
         "metrics": model.metrics_variables,
     }

@@ -86,6 +86,7 @@ def _tensorflow_dataset(
         lengths = array.shape[1:] if static_shapes else [None] * (array.ndim - 1)
         return tf.TensorSpec((array.shape[0], *lengths), array.dtype)
 
+    # The first batch is made only for its shapes and dtypes; training iterates from the start.
     signature = keras.tree.map_structure(spec, next(iterate()))
     for name in varying:
         spec_of_input = signature[0][name]

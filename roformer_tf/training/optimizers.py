@@ -209,6 +209,7 @@ class LayerwiseAdamW(EmaAdamW):
         """Decay weights by their own learning rates; Keras has one for all."""
         for variable in variables:
             if self._use_weight_decay(variable):
+                # As in AdamW, the decay is proportional to the rate: with a scale of 0.1, a tenth.
                 rate = self.learning_rate * self.scales[index_of(self, variable)]
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
 
@@ -274,6 +275,7 @@ class Muon(EmaAdamW):
         add = self.add_variable_from_reference
         for variable in variables:
             momentums.append(add(variable, "momentum"))
+            # Every dense layer's matrix is named kernel; tables of embeddings and biases are not.
             velocities.append(None if variable.name == "kernel" else add(variable, "velocity"))
         set_moments(self, momentums, velocities)
 
@@ -298,6 +300,7 @@ def orthogonal(matrix: Any, dtype: str) -> Any:
     Five Newton–Schulz steps, which are products alone, on the shorter side's square.
     """
     a, b, c = NEWTON_SCHULZ
+    # x xᵀ then has the size of the shorter side, which makes the products cheaper.
     wide = matrix.shape[0] <= matrix.shape[1]
     x = matrix if wide else ops.transpose(matrix)
     # No singular value exceeds the Frobenius norm, so all of them are at most 1 from here on.
