@@ -200,7 +200,8 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     # Two whole trainings, in folders of their own, which a repeated command finds.
     values = {name: variant.first().goodness for name, variant in searches.items()}
     best = max(values, key=values.__getitem__)
-    shown = ", ".join(f"{name} {abs(value):.4f}" for name, value in values.items())
+    sign = -1 if search.metric.falls else 1  # the goodness of such a metric is its negated value
+    shown = ", ".join(f"{name} {sign * value:.4f}" for name, value in values.items())
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
         metric=search.metric.name,

@@ -31,9 +31,8 @@ _POOL = 50  # batches among which items are sorted by length: larger pools are l
 class TrainingData:
     """Items (sequences, pairs or groups of texts) in endless batches; base class of all data.
 
-    Every epoch has each item once, in another order. The last batch of an epoch is filled up with
-    empty items of weight 0, so that only few batch shapes are compiled. Subclasses implement
-    `build`.
+    Every epoch has each item once, in another order. A batch that is not full gets empty items of
+    weight 0, so that only few batch shapes are compiled. Subclasses implement `build`.
     """
 
     @property

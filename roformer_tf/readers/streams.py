@@ -213,7 +213,7 @@ DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
 
 
 def content_key(read: Callable[[int, int], bytes], size: int) -> str:
-    """Hash the content of a file: 128 bits. From more than a megabyte, 16 chunks are read.
+    """Hash the content of a file: 128 bits. From more than a megabyte, 16 or 17 chunks are read.
 
     `read(start, stop)` returns the bytes between two positions.
     """

@@ -213,7 +213,7 @@ class SearchIndex:
         return [Result(*hit, *row) for hit, row in rows if row is not None]
 
     def _vectors(self) -> Vectors:
-        """The vectors of all documents, kept in memory until another process changes them."""
+        """The vectors of all documents, kept in memory until documents change."""
         # Each change of documents increases it, in the same transaction.
         (revision,) = self._values("SELECT revision FROM settings")
         if self._loaded is None or self._loaded[0] != revision:
