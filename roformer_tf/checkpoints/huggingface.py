@@ -182,7 +182,8 @@ def _tensors(path: Path) -> LazyArrays:
                 yield file
         except (SafetensorError, OSError) as error:
             if path.is_file():
-                path.open("rb").close()  # PermissionError; for the library the file is missing
+                # Raises PermissionError for a file that the library wrongly reports as missing.
+                path.open("rb").close()
             raise InputError(
                 f"cannot read {path}: {error}. The file is incomplete or damaged: download it "
                 "again."

@@ -189,10 +189,17 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
 
 
 def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
-    """The first files that are new or missing, or have changed."""
+    """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
     before, after = ({tuple(file) for file in files} for files in (known, now))
-    names = sorted({name for _, name, *_ in before ^ after})
-    return Translator("en").listing(names, SHOWN_FILES) or "they are in another order"
+    # By name: a file with another content is in both differences.
+    missing = {name for _, name, *_ in before - after}
+    new = {name for _, name, *_ in after - before}
+    changes = [
+        *(f"{name} has changed" for name in sorted(missing & new)),
+        *(f"{name} is missing" for name in sorted(missing - new)),
+        *(f"{name} is new" for name in sorted(new - missing)),
+    ]
+    return Translator("en").listing(changes, SHOWN_FILES) or "they are in another order"
 
 
 def claim(output: Path, settings: Mapping[str, Any]) -> None:

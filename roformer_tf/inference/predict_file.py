@@ -239,13 +239,11 @@ def _bad(count: int, skipped: SkippedRows) -> str:
 
 def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
     """All rows, in memory. Raises InputError, naming them all, if some are bad."""
-    checked, skipped = list(rows), _skipped_rows(config)
-    for row in checked:
-        if isinstance(row, BadLine):
-            skipped.add(row)
-    if skipped.count():
-        raise InputError(f"{_bad(len(checked), skipped)}\nFix them, or run without --strict.")
-    return checked
+    skipped = _skipped_rows(config)
+    good = skipped.good(rows)
+    if bad := skipped.count():
+        raise InputError(f"{_bad(len(good) + bad, skipped)}\nFix them, or run without --strict.")
+    return good
 
 
 def _characters(row: Row) -> int:

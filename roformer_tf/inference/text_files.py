@@ -50,12 +50,8 @@ def checked_rows(name: str, rows: Iterable[Any], description: str) -> list[Any]:
     description: printed on stderr, such as which columns are read. Raises InputError, naming all of
     them, for bad rows, and for a file without any row.
     """
-    checked, skipped = list[Any](), SkippedRows(name)
-    for row in rows:
-        if isinstance(row, BadLine):
-            skipped.add(row)
-        else:
-            checked.append(row)
+    skipped = SkippedRows(name)
+    checked = skipped.good(rows)
     if skipped.count():
         bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
         raise InputError(f"rows without text: {skipped.count():,}\n{bad}\nFix or remove them.")

@@ -287,8 +287,8 @@ def _check_whole_text(
     if passages:
         raise InputError(
             Message(
-                "{place}: {passages} would be ignored, since one column has the text that is read "
-                "with the candidates. Write both into the column {text}, or give --text-columns "
+                "{place}: {passages} would be ignored, because only one text column is read with "
+                "the candidates. Write both into the column {text}, or give --text-columns "
                 "{texts}.",
                 place=table.place,
                 passages=passages,

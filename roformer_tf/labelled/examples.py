@@ -64,6 +64,16 @@ class SkippedRows:
         # By file and problem: a folder of brat has many files.
         self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
+    def good(self, rows: Iterable[Any]) -> list[Any]:
+        """The good rows of a file, in memory; each `BadLine` among them is stored here."""
+        good = []
+        for row in rows:
+            if isinstance(row, BadLine):
+                self.add(row)
+            else:
+                good.append(row)
+        return good
+
     def add(self, line: BadLine) -> None:
         """Store the line of a row as part of a range."""
         file, _, digits = line.source_line.rpartition(":")

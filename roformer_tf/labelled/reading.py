@@ -373,12 +373,8 @@ def good_examples(
     Raises InputError that lists the bad rows, under `strict` or if they are the majority; and for a
     file without any example.
     """
-    examples, skipped = list[Example](), SkippedRows(path)
-    for row in rows:
-        if isinstance(row, BadLine):
-            skipped.add(row)
-        else:
-            examples.append(row)
+    skipped = SkippedRows(path)
+    examples = skipped.good(rows)
     # Blank rows are harmless, even under `strict`.
     bad = skipped.count(BLANK)
     if not examples and not bad:

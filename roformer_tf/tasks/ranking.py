@@ -51,7 +51,7 @@ class RankingLabelling(Labelling):
     def check(cls, example: Example) -> None:
         """Refuse equal texts B and C."""
         if text_key([example.texts[1]]) == text_key([example.texts[2]]):
-            raise BadCellError("has the same text as B and C, so none is nearer")
+            raise BadCellError("has the same text in B and C: neither is nearer to A")
 
     @classmethod
     def question(cls, example: Example) -> Question:

@@ -172,8 +172,7 @@ def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
     with (corpus[0] / "1.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
     (corpus[0] / "0.jsonl").rename(corpus[0] / "3.jsonl")
-    # 1.jsonl has changed, 0.jsonl is missing, 3.jsonl is new.
-    message = r"files \(.*0\.jsonl, .*1\.jsonl, .*3\.jsonl\)\. Choose .*--rows "
+    message = r"1\.jsonl has changed, 0\.jsonl is missing, 3\.jsonl is new\)\. Choose .*--rows "
     with pytest.raises(InputError, match=message):
         prepare(configure())
     assert content(folder) == before
@@ -183,7 +182,7 @@ def test_many_changed_files_are_not_all_named(configure, corpus):
     prepare(configure())
     for number in range(9):
         (corpus[0] / f"n{number}.txt").write_text("多")
-    with pytest.raises(InputError, match=r"n0\.txt, .*, .*n4\.txt and 4 more\)"):
+    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new and 4 more\)"):
         prepare(configure())
 
 

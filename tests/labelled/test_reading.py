@@ -476,7 +476,7 @@ def test_options_of_a_question_are_not_a_ranking(write):
 def test_triples_with_two_equal_texts_are_skipped(write, capsys):
     rows = [("A", "B", "C", "label"), ("甲", "乙", "丙", "B"), ("甲", "乙", "乙 ", "C")]
     assert len(read(write("a.tsv", lines(*rows)))[1]) == 1
-    assert "has the same text as B and C" in capsys.readouterr().err
+    assert "has the same text in B and C" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])

@@ -380,7 +380,7 @@ def test_a_touched_or_moved_corpus_is_accepted(copy, pretrain_flags, tmp_path, c
 
     corpus.write_bytes(corpus.read_bytes()[::-1])
     message = refusal_of(pretrain_flags(copy, corpus=corpus), copy, capsys)
-    assert "what differs: files (corpus.txt)" in message
+    assert "what differs: files (corpus.txt has changed)" in message
     assert f"--rows {copy / 'rows'} instead of --corpus." in message
     assert main(["pretrain", *pretrain_flags(copy, corpus=None, rows=copy / "rows")]) == 0
     assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
