@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_annotations, find_entities
 from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
@@ -23,7 +24,6 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
-from roformer_tf.labelled.entities import EntityColumns, find_entities, find_units_or_entities
 from roformer_tf.labelled.examples import UNLABELLED, BadLine, Example, LongTexts, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
@@ -32,7 +32,6 @@ from roformer_tf.labelled.row_examples import (
     no_units,
     plain_examples,
 )
-from roformer_tf.labelled.token_labels import UNITS, UnitColumns, find_unit_columns
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
@@ -224,15 +223,11 @@ def _units_or_entities_layout(
 ) -> Layout | None:
     """The layout of a table with a label for every unit, or with entities; None for another."""
     named = columns.text_columns, columns.label_column
-    detected: UnitColumns | EntityColumns | None
-    if task and tasks[task].labelling.has_spans:
-        detected = find_units_or_entities(sample, *named)
-    else:
-        # CLUENER's layout is both: labels of characters unless the user wants entities.
-        detected = find_unit_columns(sample, *named)
-        if detected is None and task is None:
-            by_name = kind_of(sample.table.path) == "brat"
-            detected = find_entities(sample, *named, by_name)
+    # CLUENER's layout is both: labels of characters unless the user wants entities.
+    has_spans = task is not None and tasks[task].labelling.has_spans
+    detected = find_annotations(sample, *named, has_spans)
+    if detected is None and task is None:
+        detected = find_entities(sample, *named, by_name=kind_of(sample.table.path) == "brat")
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.

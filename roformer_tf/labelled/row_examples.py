@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.annotations import find_annotations
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.columns import ColumnsConfig, find_column
-from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities, read_entities
 from roformer_tf.labelled.examples import BadLine, Example
 from roformer_tf.labelled.headers import sample_of
-from roformer_tf.labelled.token_labels import find_unit_columns, read_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
 from roformer_tf.readers.records import Row
@@ -83,12 +82,10 @@ def _unit_examples(
     named = (texts, label) if {*texts, label} <= {*sample.table.columns, None} else ((), None)
     # Opened again: the first rows have been read.
     rows = columns.open(path, wanted).rows
-    find = find_units_or_entities if task.labelling.has_spans else find_unit_columns
-    detected = find(sample, *named)
+    detected = find_annotations(sample, *named, task.labelling.has_spans)
     if detected is None:
         raise no_units(path, task)
-    read = read_entities if isinstance(detected, EntityColumns) else read_units
-    return (read_row(row, read, detected) for row in rows)
+    return (read_row(row, detected.read) for row in rows)
 
 
 def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | BadLine:

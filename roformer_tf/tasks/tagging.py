@@ -9,6 +9,7 @@ import numpy as np
 
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.labelled.annotations import UnitColumns
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.encoding import (
     EncodedTexts,
@@ -18,7 +19,6 @@ from roformer_tf.labelled.encoding import (
     unit_targets,
 )
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.token_labels import UnitColumns, read_units
 from roformer_tf.readers.records import ANY, Row
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
@@ -50,7 +50,7 @@ class UnitLabelling(Labelling):
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """A text without labels, or its units in a list; labelled ones are read elsewhere."""
-        return read_units(row, UnitColumns(texts[0], None, ANY))
+        return UnitColumns(texts[0], None, ANY).read(row)
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
