@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, BinaryIO, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.readers.arrow_tables import ParquetRecords
+from roformer_tf.readers.arrow_tables import parquet_records
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, TextLines, check_encoding, damage
 from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
@@ -282,9 +282,9 @@ def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_
 
 def _parquet_rows(stream: Any, file: StoredFile, field: str) -> Iterator[_Text]:
     """The values of one column."""
-    table = ParquetRecords(stream)
-    _column(file, table.columns, field)
-    for number, cells, _ in table.read([field]):
+    columns, records = parquet_records(stream, [field])
+    _column(file, columns, field)
+    for number, cells, _ in records:
         yield _value(number, cells[field], field)
 
 

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,65 +26,54 @@ _REFERENCE = 8
 _FILE_MARK = b"ARROW1\0\0"
 
 
-class ParquetRecords:
-    """The rows of an open, seekable Parquet file.
+# The names of the columns, and the rows, to be read once.
+ColumnsAndRows: TypeAlias = tuple[tuple[str, ...], Iterator[Record]]
+
+
+def parquet_records(source: Any, columns: list[str] | None = None) -> ColumnsAndRows:
+    """Open a seekable Parquet file; its rows have all columns, or some.
 
     Raises UnreadableError for any other file, at damaged rows, and for a file or a row that is too
     large when unpacked.
     """
+    budget = Budget(source.seek(0, 2))
+    with _report_damage("Parquet"):
+        from pyarrow.parquet import ParquetFile
 
-    def __init__(self, source: Any) -> None:
-        self._budget = Budget(source.seek(0, 2))
-        with _report_damage("Parquet"):
-            from pyarrow.parquet import ParquetFile
-
-            # Opened twice: only the metadata tell which columns are texts.
-            plain = ParquetFile(source)
-            self._check_declared(plain.metadata)
-            schema = plain.schema
-            leaves = [schema.column(i) for i in range(len(schema))]
-            texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
-            self._file = ParquetFile(source, metadata=plain.metadata, read_dictionary=texts)
-        self._names = class_names(plain.schema_arrow)
-        self.columns: tuple[str, ...] = tuple(plain.schema_arrow.names)
-
-    def _check_declared(self, metadata: Any) -> None:
-        """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
-        groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-        columns = [group.column(j) for group in groups for j in range(group.num_columns)]
-        self._budget.check(sum(column.total_uncompressed_size for column in columns))
-        self._budget.check(sum(column.num_values for column in columns))
-
-    def read(self, columns: list[str] | None = None) -> Iterator[Record]:
-        """Yield the rows with all columns, or some."""
-        with _report_damage("Parquet"):
-            batches = self._file.iter_batches(batch_size=_ROWS_READ, columns=columns)
-            yield from _records(batches, self._budget, self._names)
+        # Opened twice: only the metadata tell which columns are texts.
+        plain = ParquetFile(source)
+        _check_declared(plain.metadata, budget)
+        leaves = [plain.schema.column(i) for i in range(len(plain.schema))]
+        texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+        file = ParquetFile(source, metadata=plain.metadata, read_dictionary=texts)
+        batches = file.iter_batches(batch_size=_ROWS_READ, columns=columns)
+    schema = plain.schema_arrow
+    rows = _records(batches, budget, class_names(schema))
+    return tuple(schema.names), _reporting("Parquet", rows)
 
 
-class ArrowRecords:
-    """The rows of .arrow files, in the stream or the file format of Arrow.
+def _check_declared(metadata: Any, budget: Budget) -> None:
+    """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
+    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
+    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
+    budget.check(sum(column.total_uncompressed_size for column in columns))
+    budget.check(sum(column.num_values for column in columns))
 
-    Raises UnreadableError for any other file, for a damaged one, and for rows that are too large
-    when unpacked.
+
+def arrow_records(sources: Sequence[Any]) -> ColumnsAndRows:
+    """The rows of open .arrow files with the same columns, numbered from 1 over all files.
+
+    They are in the stream or the file format of Arrow. Raises UnreadableError for any other file,
+    for a damaged one, and for rows that are too large when unpacked.
     """
+    budget = Budget(sum(source.seek(0, 2) for source in sources))
+    with _report_damage("Arrow"):
+        import pyarrow as pa
 
-    def __init__(self, sources: Sequence[Any]) -> None:
-        """`sources`: open files, all with the same columns."""
-        self._sources = sources
-        with _report_damage("Arrow"):
-            import pyarrow as pa
-
-            schema = pa.ipc.open_stream(_start_of_stream(sources[0])).schema
-        self._names = class_names(schema)
-        self.columns: tuple[str, ...] = tuple(schema.names)
-
-    def read(self) -> Iterator[Record]:
-        """Yield the rows of all files, numbered from 1."""
-        budget = Budget(sum(source.seek(0, 2) for source in self._sources))
-        with _report_damage("Arrow"):
-            batches = chain.from_iterable(map(_arrow_batches, self._sources))
-            yield from _records(batches, budget, self._names)
+        schema = pa.ipc.open_stream(_start_of_stream(sources[0])).schema
+    batches = chain.from_iterable(map(_arrow_batches, sources))
+    rows = _records(batches, budget, class_names(schema))
+    return tuple(schema.names), _reporting("Arrow", rows)
 
 
 def class_names(schema: Any) -> dict[str, Any]:
@@ -224,3 +213,9 @@ def _report_damage(what: str) -> Iterator[None]:
         yield
     except (OSError, ArrowException):
         raise UnreadableError(f"is no {what} file, or damaged. Write it again") from None
+
+
+def _reporting(what: str, rows: Iterator[Record]) -> Iterator[Record]:
+    """The rows. Raises UnreadableError where they are damaged."""
+    with _report_damage(what):
+        yield from rows

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.arrow_tables import arrow_records, parquet_records
 from roformer_tf.readers.brat import annotated_lines
 from roformer_tf.readers.json_arrays import find_json, json_array, questions_of
 from roformer_tf.readers.kinds import KINDS, arrow_files, kind_of
@@ -336,16 +336,16 @@ def _arrow(path: str | Path, kind: str) -> Table:
 
     def rows() -> Iterator[Row]:
         with naming(path):
-            yield from _placed(path, file.read())
+            yield from _placed(path, records)
 
     with naming(path):
-        file: ParquetRecords | ArrowRecords
         if kind == "arrow":
-            file = ArrowRecords([opened_as_stored(each) for each in arrow_files(path)])
+            files = [opened_as_stored(each) for each in arrow_files(path)]
+            columns, records = arrow_records(files)
         else:
-            file = ParquetRecords(opened_as_stored(path))
-    records = rows()
-    first = list(islice(records, 1))
+            columns, records = parquet_records(opened_as_stored(path))
+    remaining = rows()
+    first = list(islice(remaining, 1))
     if not first:
         raise no_rows(path, [])
-    return Table(path, file.columns, True, chain(first, records))
+    return Table(path, columns, True, chain(first, remaining))

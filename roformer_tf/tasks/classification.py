@@ -37,17 +37,15 @@ TEMPLATE = "这段话的内容是关于{}的。"
 class ClassificationLabelling(Labelling):
     """Labels that repeat in a column. Target () int32: the label's index among the logits."""
 
-    @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(self, sample: LabelSample) -> str:
         """Labels that repeat, and are not numbers with decimals."""
         # Numbers with decimals are a regression, cells with several labels a multilabel task.
-        fits = len(sample.texts) in cls.text_counts and sample.has_few
+        fits = len(sample.texts) in self.text_counts and sample.has_few
         if not fits or sample.has_decimals or sample.why_several:
             return ""
         return Message("there are {number} different labels", number=sample.distinct)
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Refuse the label "nan" if all other labels are numbers: it means a missing label."""
         labels = [example.label for example in examples]
         numbers = without_nan(labels)
@@ -70,8 +68,7 @@ class PairLabelling(ClassificationLabelling):
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     shares_tokens: ClassVar[bool | None] = False
 
-    @classmethod
-    def check(cls, example: Example) -> None:
+    def check(self, example: Example) -> None:
         """Refuse the label "-", with which OCNLI, SNLI and others mark pairs without consensus."""
         if example.label == "-":
             raise BadCellError('has the label "-": its annotators did not agree')

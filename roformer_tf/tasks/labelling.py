@@ -62,13 +62,11 @@ class Labelling(Part):
 
     # Rows of a file → examples
 
-    @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
+    def guess(self, sample: "LabelSample") -> str:
         """Why the columns of a file are those of the task; "" if they are not."""
         return ""
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """The example in a row. `texts`, `label`: names of columns; None where no label is read.
 
         Raises BadCellError for a cell that is no text, or no label.
@@ -76,21 +74,18 @@ class Labelling(Part):
         values = tuple(read_text(row.cells, column) for column in texts)
         if label is not None and label not in row.cells:  # in JSON
             raise BadCellError(UNLABELLED)
-        target = None if label is None else cls.read_label(row.cells[label], separator)
+        target = None if label is None else self.read_label(row.cells[label], sep)
         return Example(values, target, row.source_line)
 
-    @classmethod
-    def read_label(cls, value: Any, separator: str) -> Label:
+    def read_label(self, value: Any, sep: str) -> Label:
         """The label in a cell. Raises BadCellError if it is none."""
         return read_label(value)
 
-    @classmethod
-    def check(cls, example: Example) -> None:
+    def check(self, example: Example) -> None:
         """Raise BadCellError for an example from which nothing can be learned."""
         return
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """The labelled examples of a whole file, as training takes them.
 
         Raises InputError for one that does not fit the rest.
@@ -114,15 +109,13 @@ class Labelling(Part):
 
     # Examples → training, validation and test set; what is learned from the training set
 
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
+    def labels_in(self, label: Label) -> set[str]:
         """The labels that an example's label consists of; none if other ones may occur later."""
-        if not cls.min_labels:
+        if not self.min_labels:
             return set()
         return set(label) if isinstance(label, tuple) else {str(label)}
 
-    @classmethod
-    def strata(cls, examples: Examples) -> list[Any]:
+    def strata(self, examples: Examples) -> list[Any]:
         """The stratum of each example: every set has the same fraction of each stratum.
 
         Of numbers the strata are tenths.
@@ -130,26 +123,23 @@ class Labelling(Part):
         # All examples of a file are of one kind, so the first one decides.
         if examples and isinstance(examples[0].label, float):
             return number_strata([example.label for example in examples])
-        return [sorted(cls.labels_in(example.label)) for example in examples]
+        return [sorted(self.labels_in(example.label)) for example in examples]
 
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
+    def split_keys(self, example: Example) -> Sequence[bytes]:
         """Examples that share one of these keys stay in the same set."""
         return [example_key(example.texts)]
 
-    @classmethod
-    def question(cls, example: Example) -> Question:
+    def question(self, example: Example) -> Question:
         """The input and the label of an example, to find contradictions between examples."""
         return text_question(example)
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The settings that training examples define: the labels.
 
         Raises InputError where nothing can be learned: no example, or a single label.
         """
-        labels = {label for example in training for label in cls.labels_in(example.label)}
-        if len(labels) < cls.min_labels:
+        labels = {label for example in training for label in self.labels_in(example.label)}
+        if len(labels) < self.min_labels:
             shown = Message("only {label!r}", label=min(labels)) if labels else Message("none")
             raise InputError(
                 Message(

@@ -36,15 +36,13 @@ class MultilabelLabelling(Labelling):
     separates_labels: ClassVar[bool] = True
     min_labels: ClassVar[int] = 1
 
-    @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(self, sample: LabelSample) -> str:
         """Lists, a column called labels, or cells with a separator between labels."""
         return sample.why_several
 
-    @classmethod
-    def read_label(cls, value: Any, separator: str) -> Label:
+    def read_label(self, value: Any, sep: str) -> Label:
         """An empty cell has no label."""
-        return read_labels(value, separator)
+        return read_labels(value, sep)
 
     def target(self, example: Example) -> np.ndarray:
         """(C,) float32."""

@@ -55,29 +55,26 @@ class TrainingObjective(Part):
     vector_settings: ClassVar[tuple[str, ...]] = ()
     """Fields of `VectorConfig` that the task supports."""
 
-    @classmethod
-    def model_class(cls) -> "type[PretrainedModel]":
+    def model_class(self) -> "type[PretrainedModel]":
         """The Keras model that computes the logits, built from a config with `num_labels`."""
         # Imported when called: prediction with an ONNX graph must not load Keras.
         from roformer_tf.models import heads
 
-        model: type[PretrainedModel] = getattr(heads, cls.model_name)
+        model: type[PretrainedModel] = getattr(heads, self.model_name)
         return model
 
-    @classmethod
-    def source_class(cls) -> "type[PretrainedModel]":
+    def source_class(self) -> "type[PretrainedModel]":
         """The Keras model whose weights are read from a checkpoint, which may hold more."""
         from roformer_tf.models.encoder import RoFormerEncoder
 
-        return cls.model_class() if cls.reads_head else RoFormerEncoder
+        return self.model_class() if self.reads_head else RoFormerEncoder
 
-    @classmethod
-    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+    def choose_pooling(self, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
         """The pooling if the user sets none; `checkpoint` is the one in `source`.
 
         Raises InputError where the source contradicts itself.
         """
-        return cls.pooling
+        return self.pooling
 
     def first_weights(self) -> dict[str, np.ndarray]:
         """Weights of a new model, by name, that are known before any training."""
@@ -95,17 +92,16 @@ class TrainingObjective(Part):
     """Of a teacher's logits and the model's: the divergence, in the shape of `losses`. None if the
     task has no teacher."""
 
-    @classmethod
-    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
+    def taught_losses(self, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """Losses for targets as in `Labelling.with_soft_targets`; settings as in `losses`.
 
         Here these are the usual targets, a teacher's logits and the weight of the divergence, along
         the last axis.
         """
         last = logits.shape[-1] + 1
-        losses = cls.losses(targets[..., :-last], logits, *settings)
-        assert cls.soft_losses is not None
-        return mixed(losses, cls.soft_losses(targets[..., -last:-1], logits), targets[..., -1])
+        losses = self.losses(targets[..., :-last], logits, *settings)
+        assert self.soft_losses is not None
+        return mixed(losses, self.soft_losses(targets[..., -last:-1], logits), targets[..., -1])
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Weights by which a rare label counts for as much as a frequent one: float64 (C,).

@@ -33,34 +33,29 @@ class RankingLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (3,)
     rows_per_example: ClassVar[int] = 2
 
-    @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(self, sample: LabelSample) -> str:
         """Three texts; not the options A, B, C and D of a question, one of which is right."""
-        fits = len(sample.texts) in cls.text_counts and "D" not in sample.labels
+        fits = len(sample.texts) in self.text_counts and "D" not in sample.labels
         return Message("there are three texts") if fits else ""
 
-    @classmethod
-    def read_label(cls, value: Any, separator: str) -> Label:
+    def read_label(self, value: Any, sep: str) -> Label:
         """B or C."""
         name = read_label(value)
         if name.upper() not in RANKED:
             raise BadCellError(f"has the label {name!r}, but it is B or C, the one nearer to A")
         return name.upper()
 
-    @classmethod
-    def check(cls, example: Example) -> None:
+    def check(self, example: Example) -> None:
         """Refuse equal texts B and C."""
         if text_key([example.texts[1]]) == text_key([example.texts[2]]):
             raise BadCellError("has the same text in B and C: neither is nearer to A")
 
-    @classmethod
-    def question(cls, example: Example) -> Question:
+    def question(self, example: Example) -> Question:
         """The texts, B and C in any order, and the text that the label names."""
         nearer = example.texts[2 if example.label == RANKED[1] else 1]
         return example_key(example.texts), text_key([nearer])
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """Nothing: the labels are always B and C."""
         return {}
 

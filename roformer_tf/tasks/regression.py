@@ -30,22 +30,19 @@ class RegressionLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
     min_labels: ClassVar[int] = 0
 
-    @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(self, sample: LabelSample) -> str:
         """Numbers with decimals."""
-        fits = len(sample.texts) in cls.text_counts and sample.has_decimals
+        fits = len(sample.texts) in self.text_counts and sample.has_decimals
         return Message("the labels are numbers with decimals") if fits else ""
 
-    @classmethod
-    def read_label(cls, value: Any, separator: str) -> Label:
+    def read_label(self, value: Any, sep: str) -> Label:
         """A number that float32 holds, also if spelled as text, such as 1,234.5 or 85%."""
         name, number = read_label(value), to_number(value, as_shown=True)
         if number is None or abs(number) > 1e18:  # its square would overflow in float32
             raise BadCellError(f"has the label {name!r}, which is no number")
         return number
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The mean and deviation of the numbers. Raises InputError where all are the same."""
         numbers = np.array([example.label for example in training], np.float64)
         if len(set(numbers.tolist())) < 2:

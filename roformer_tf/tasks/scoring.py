@@ -57,10 +57,9 @@ class Metrics(Part):
 
     # Figures
 
-    @classmethod
-    def named(cls, name: str) -> Metric:
+    def named(self, name: str) -> Metric:
         """A metric by its name."""
-        return next(metric for metric in cls.all if metric.name == name)
+        return next(metric for metric in self.all if metric.name == name)
 
     def usable(self) -> tuple[Metric, ...]:
         """The metrics that suit the labels."""

@@ -47,13 +47,11 @@ class UnitLabelling(Labelling):
     has_units: ClassVar[bool] = True
     fixed_long_texts: ClassVar[str] = "all is read, in windows."
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """A text without labels, or its units in a list; labelled ones are read elsewhere."""
         return UnitColumns(texts[0], None, ANY).read(row)
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The labels, and whether units are words; texts are read in windows."""
         spaced = words_are_units(training)
         return super().learned(training) | {"spaced_units": spaced, "long_texts": "windows"}
@@ -64,8 +62,7 @@ class TaggingLabelling(UnitLabelling):
 
     task: "Tagging"
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Words are joined by spaces, characters by nothing."""
         if not words_are_units(examples):
             return examples
@@ -82,8 +79,7 @@ class TaggingLabelling(UnitLabelling):
             return example._replace(texts=((" " if spaced else "").join(example.units),))
         return example._replace(units=tuple(text.split() if spaced else text))
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The scheme of the labels, too."""
         settings = super().learned(training)
         return settings | {"scheme": schemes.find_scheme(settings["labels"], training)}

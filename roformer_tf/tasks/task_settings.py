@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -40,7 +40,8 @@ Predictions: TypeAlias = Sequence[Prediction]
 class Part(ABC):
     """A part of a task, which works by the settings of that task.
 
-    Its class methods need no settings: they are called before the task of a training is defined.
+    Before the task of a training is defined there are none: `task` is None. The methods that read
+    files, choose a model or name metrics are called then.
     """
 
     task: Any
@@ -57,23 +58,16 @@ PartT = TypeVar("PartT", covariant=True)
 class part(Generic[PartT]):  # noqa: N801 (like `property`)
     """Declare a part in the body of a task: `labelling = part(PairLabelling)`.
 
-    It binds as a method does: `task.labelling` is the part with the settings of that task,
-    `Pair.labelling` is the class.
+    `task.labelling` is the part with the settings of that task, `Pair.labelling` one without any.
     """
 
     # A callable, because type checkers refuse an abstract class for `type[PartT]`.
     def __init__(self, kind: Callable[[Any], PartT]) -> None:
         self.kind = kind
 
-    @overload
-    def __get__(self, task: None, owner: type) -> type[PartT]: ...
-
-    @overload
-    def __get__(self, task: object, owner: type) -> PartT: ...
-
-    def __get__(self, task: object, owner: type) -> Any:
-        """The class, or the part with the settings of a task."""
-        return self.kind if task is None else self.kind(task)
+    def __get__(self, task: object, owner: type) -> PartT:
+        """The part with the settings of a task, or without."""
+        return self.kind(task)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.arrow_tables import arrow_records, parquet_records
 from roformer_tf.readers.lines import NOT_ENCODED, TextLines
 from roformer_tf.readers.records import (
     ANY,
@@ -94,9 +94,9 @@ def test_comments_before_a_sentence_are_skipped(tags):
 def test_parquet_rows_are_numbered_over_batches(columns):
     source = io.BytesIO()
     parquet.write_table(pyarrow.table({"a": range(600), "b": [str(x) for x in range(600)]}), source)
-    file = ParquetRecords(source)
-    assert file.columns == ("a", "b")
-    for row, (number, cells, problem) in enumerate(file.read(columns)):
+    names, rows = parquet_records(source, columns)
+    assert names == ("a", "b")
+    for row, (number, cells, problem) in enumerate(rows):
         want = {"a": row, "b": str(row)}
         assert (number, problem) == (row + 1, "")
         assert cells == {name: want[name] for name in columns or want}
@@ -113,9 +113,9 @@ def test_a_damaged_parquet_file_is_rejected():
     content[middle : middle + 2000] = bytes(2000)
     seen = []
     with pytest.raises(UnreadableError, match="is no Parquet file, or damaged"):
-        seen.extend(record for record in ParquetRecords(io.BytesIO(content)).read())
+        seen.extend(record for record in parquet_records(io.BytesIO(content))[1])
     with pytest.raises(UnreadableError):
-        ParquetRecords(io.BytesIO(b"PAR1"))
+        parquet_records(io.BytesIO(b"PAR1"))
 
 
 VIEWS = pyarrow.array(["很好" * 9, None, "x"] * 200, pyarrow.string_view())
@@ -140,7 +140,7 @@ def test_arrow_columns_of_any_type_are_read(name, file_format):
     sink = io.BytesIO()
     with file_format(sink, table.schema) as writer:
         writer.write_table(table, 500)
-    actual = [record.cells for record in ArrowRecords([sink]).read()]
+    actual = [record.cells for record in arrow_records([sink])[1]]
     assert actual == table.to_pylist()
 
 
@@ -151,8 +151,8 @@ def test_damaged_or_unsupported_arrow_data_is_rejected():
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     with pytest.raises(UnreadableError, match="Remove it"):
-        list(ArrowRecords([sink]).read())
+        list(arrow_records([sink])[1])
     with pytest.raises(UnreadableError, match="is no Arrow file, or damaged"):
-        list(ArrowRecords([io.BytesIO(sink.getvalue()[:-40])]).read())
+        list(arrow_records([io.BytesIO(sink.getvalue()[:-40])])[1])
     with pytest.raises(UnreadableError):
-        ArrowRecords([io.BytesIO(b"ARROW1")])
+        arrow_records([io.BytesIO(b"ARROW1")])

@@ -52,15 +52,14 @@ class ClozeObjective(ListObjective):
     trains_new_head: ClassVar[bool] = False
     reads_head: ClassVar[bool] = True
 
-    @classmethod
-    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
+    def choose_pooling(self, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """No pooling counts. Raises InputError for a checkpoint without the head."""
         if not checkpoint.is_language_model:
             raise InputError(
                 f"{source.name} has no head that scores the vocabulary, which fills the gaps of "
                 "these texts. Give a --checkpoint with one, such as chinese_roformer-tf-mini."
             )
-        return cls.pooling
+        return self.pooling
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits at masks (D, P, V) → scores of candidates (B, C)."""

@@ -57,25 +57,22 @@ class ListLabelling(Labelling):
     known_columns: ClassVar[tuple[tuple[str, ...], ...]]
     """Well-known names of the columns, normalized by `folded`."""
 
-    @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(self, sample: LabelSample) -> str:
         """Columns with well-known names."""
-        if tuple(map(folded, sample.texts)) not in cls.known_columns:
+        if tuple(map(folded, sample.texts)) not in self.known_columns:
             return ""
         return Message("there is a column {name}", name=sample.texts[-1])
 
-    @classmethod
-    def read_list(cls, cells: dict[str, Any], column: str) -> tuple[str, ...]:
+    def read_list(self, cells: dict[str, Any], column: str) -> tuple[str, ...]:
         """The texts in a column. Raises BadCellError for fewer than `min_candidates`."""
-        listed, least = read_texts(cells, column), cls.min_candidates
+        listed, least = read_texts(cells, column), self.min_candidates
         if len(listed) < least:
             raise BadCellError(
                 f"has too few texts in {column!r}: {len(listed)}, not {least} or more"
             )
         return listed
 
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
+    def split_keys(self, example: Example) -> Sequence[bytes]:
         """The text: with other candidates it stays in the same set."""
         return [text_key(example.texts[:1])]
 
@@ -95,11 +92,10 @@ class ChoiceLabelling(ListLabelling):
 
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """The text and its candidates; `complete` decides between the meanings of the label."""
         text, candidates = texts
-        listed = cls.read_list(row.cells, candidates)
+        listed = self.read_list(row.cells, candidates)
         value = None if label is None else row.cells.get(label)
         if value not in listed and to_number(value) == len(listed):
             raise InputError(
@@ -109,8 +105,7 @@ class ChoiceLabelling(ListLabelling):
         right = None if label is None else meanings_of(value, listed)
         return Example((read_text(row.cells, text), *listed), right, row.source_line)
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """The label becomes an index. Raises InputError if it may be an index or a text."""
         # In [1, 2, 3] the label 1 may be both: it is what all other labels of the file are.
         are_indices = all(example.label[0] is not None for example in examples)
@@ -129,13 +124,11 @@ class ChoiceLabelling(ListLabelling):
             completed.append(example._replace(label=by_text if is_text else by_index))
         return completed
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """Whether every text has a gap."""
         return {"gaps": all(GAP.search(example.texts[0]) for example in training)}
 
-    @classmethod
-    def question(cls, example: Example) -> Question:
+    def question(self, example: Example) -> Question:
         """The text with its candidates in any order, and the text of the right one."""
         text, *candidates = example.texts
         return text_key([text, *sorted(candidates)]), text_key([candidates[example.label]])

@@ -68,11 +68,10 @@ class RerankingLabelling(ListLabelling):
     shares_tokens: ClassVar[bool | None] = False
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """A query with its documents, or with one document; without a label it is relevant."""
         query, documents = texts
-        listed = cls.read_list(row.cells, documents)
+        listed = self.read_list(row.cells, documents)
         values: Any = [1.0] * len(listed)
         if label is not None:
             values = parsed(find_cell(row.cells, label))
@@ -80,18 +79,16 @@ class RerankingLabelling(ListLabelling):
         if len(values) != len(listed):
             number = f"{len(values)} instead of {len(listed)} labels"
             raise BadCellError(f"has {number}, one for each document")
-        judgment = Judgment(tuple(map(cls._relevance, values)))
+        judgment = Judgment(tuple(map(self._relevance, values)))
         return Example((read_text(row.cells, query), *listed), judgment, row.source_line)
 
-    @classmethod
-    def _relevance(cls, value: Any) -> float:
+    def _relevance(self, value: Any) -> float:
         number = to_number(int(value) if isinstance(value, bool) else value, as_shown=True)
         if number is None or number < 0:
             raise BadCellError(f"has the label {value!r}, but relevance is a number of at least 0")
         return number
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """One example for each query, with all of its documents.
 
         Raises InputError where no query has a relevant document.
@@ -121,8 +118,7 @@ class RerankingLabelling(ListLabelling):
             print(f"{path}: skipped queries without relevant document: {rest:,}.", file=sys.stderr)
         return groups
 
-    @classmethod
-    def question(cls, example: Example) -> Question:
+    def question(self, example: Example) -> Question:
         """The query and its documents; a document may be relevant to a degree only."""
         return text_key(example.texts), None
 

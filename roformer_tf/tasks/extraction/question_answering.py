@@ -103,8 +103,7 @@ class QuestionLabelling(Labelling):
     span_name: ClassVar[str] = Message("answers")
     column_names: ClassVar[tuple[tuple[str, ...], ...]] = QUESTIONS
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """The question, its context, its answers and its id, if it has one."""
         question, context = (read_text(row.cells, column) for column in texts)
         answers = None
@@ -113,8 +112,7 @@ class QuestionLabelling(Labelling):
         name = "" if is_missing(name := row.cells.get("id")) else str(name)
         return Example((question, context), answers, row.source_line, id=name)
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Refuse ids that occur twice."""
         first_lines: dict[str, str] = {}
         for example in examples:
@@ -126,18 +124,15 @@ class QuestionLabelling(Labelling):
                 )
         return examples
 
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
+    def labels_in(self, label: Label) -> set[str]:
         """Whether there is an answer."""
         return {kind_of_answers(label)}
 
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
+    def split_keys(self, example: Example) -> Sequence[bytes]:
         """Questions about the same context stay together."""
         return [text_key([example.texts[1]])]
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """How long answers are, and whether a question may have none."""
         lengths = [len(text) for example in training for text, _ in example.label]
         if not lengths:
@@ -205,8 +200,7 @@ class QuestionObjective(TrainingObjective):
         "is for labels, which answers do not have.",
     )
 
-    @classmethod
-    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
+    def taught_losses(self, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The cross-entropy, and the divergences from a teacher over the possible tokens.
 
         targets (B, T, 5): the usual ones, the teacher's logits, and its weight. Both losses are
@@ -217,7 +211,7 @@ class QuestionObjective(TrainingObjective):
         teacher, student = (  # (B, 2, T)
             ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both
         )
-        soft = ops.mean(cls.soft_losses(teacher, student), axis=-1)
+        soft = ops.mean(self.soft_losses(teacher, student), axis=-1)
         return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
 
 

@@ -43,14 +43,12 @@ class SpansLabelling(UnitLabelling):
     # A loss has T · T · C scores for each sequence.
     default_max_length: ClassVar[int] = 256
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Tags of units become spans of characters; units that are words are joined by spaces."""
         between = " " if words_are_units(examples) else ""
         return [_with_spans(example, between) if example.units else example for example in examples]
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The labels, and whether units are words."""
         if not any(example.label for example in training):
             raise InputError(
@@ -65,8 +63,7 @@ class SpansLabelling(UnitLabelling):
         between = " " if self.task.spaced_units else ""
         return example._replace(texts=(between.join(example.units),))
 
-    @classmethod
-    def labels_in(cls, label: Label) -> set[str]:
+    def labels_in(self, label: Label) -> set[str]:
         """The labels of all entities."""
         return {span[0] for span in label}
 
@@ -168,11 +165,10 @@ class SpansObjective(TrainingObjective):
     losses = staticmethod(span_losses)
     soft_losses = staticmethod(partial(span_losses, soft=True))
 
-    @classmethod
-    def taught_losses(cls, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
+    def taught_losses(self, targets: Tensor, logits: Tensor, *settings: Any) -> Tensor:
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
         # For targets of 0 and 1 the soft form equals the usual loss, so one function computes both.
-        losses, soft = (cls.soft_losses(targets[:, i], logits) for i in range(2))
+        losses, soft = (self.soft_losses(targets[:, i], logits) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
 
 

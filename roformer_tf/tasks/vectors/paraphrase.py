@@ -27,8 +27,7 @@ class ParaphraseLabelling(retrieval.RetrievalLabelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Groups of different texts. Raises InputError for a label, which has no meaning here."""
         groups = []
         for example in examples:
@@ -43,8 +42,7 @@ class ParaphraseLabelling(retrieval.RetrievalLabelling):
             groups.append(example._replace(texts=texts, label=BELONGS))
         return groups
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """As retrieval. Raises InputError if all groups have the same texts."""
         # Groups differ in size; retrieval expects examples of equally many texts.
         return super().learned(first_pairs(training))
@@ -85,10 +83,9 @@ class ParaphraseObjective(retrieval.RetrievalObjective):
     # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
     soft_losses = staticmethod(losses.distilled)
 
-    @classmethod
-    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
+    def choose_pooling(self, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The linear pooler, with new weights if the checkpoint has none."""
-        return cls.pooling
+        return self.pooling
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with or without a teacher."""

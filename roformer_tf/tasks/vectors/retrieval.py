@@ -41,8 +41,7 @@ NOTES = {
 class RetrievalLabelling(sentence_vectors.VectorLabelling):
     """Target () float32: 1, since all examples belong together."""
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The kind of examples. Raises InputError if all have the same document."""
         data = sentence_vectors.data_of(training)
         # Queries may repeat, documents may not all be one: then nothing is a negative.

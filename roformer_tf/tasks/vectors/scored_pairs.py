@@ -35,8 +35,7 @@ MAX_CLASSES = 50
 class ScoredLabelling(sentence_vectors.VectorLabelling):
     """Target () float32: the score."""
 
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
+    def learned(self, training: Examples) -> dict[str, Any]:
         """The scores. Raises InputError if all are equal, or all texts are."""
         # Equal scores give CoSENT no pair of pairs to order.
         levels = sorted({float(example.label) for example in training})

@@ -56,14 +56,13 @@ class VectorLabelling(Labelling):
     fixed_long_texts: ClassVar[str] = "the end of a long text is cut."
     default_max_length: ClassVar[int] = 512
 
-    @classmethod
-    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
+    def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """The example in a row; a cell with a list of texts makes it a group.
 
         Its label is the number of texts that belong to the first; those of a third column do not.
         """
         if not any(isinstance(row.cells.get(column), list) for column in texts):
-            return super().read_row(row, texts, label, separator)
+            return super().read_row(row, texts, label, sep)
         group = [read_texts(row.cells, column) for column in texts]
         if not all(group):
             raise BadCellError(f"has no text in {texts[group.index(())]!r}")
@@ -73,8 +72,7 @@ class VectorLabelling(Labelling):
             raise BadCellError("has a single text, to which no other belongs")
         return Example(tuple(chain(*group)), matching, row.source_line)
 
-    @classmethod
-    def read_label(cls, value: Any, separator: str) -> Label:
+    def read_label(self, value: Any, sep: str) -> Label:
         """A finite number; of three texts B or C, the one nearer to A."""
         # "B" and "C" are no numbers, so a label is one or the other.
         name, number = read_label(value), to_number(value, as_shown=True)
@@ -85,8 +83,7 @@ class VectorLabelling(Labelling):
             )
         return name.upper() if number is None else number
 
-    @classmethod
-    def check(cls, example: Example) -> None:
+    def check(self, example: Example) -> None:
         """Refuse texts that belong together and are equal."""
         texts = example.texts
         if isinstance(example.label, int):
@@ -96,8 +93,7 @@ class VectorLabelling(Labelling):
         if not isinstance(example.label, float) and len({text_key([x]) for x in texts}) < 2:
             raise BadCellError(SAME_TEXT)
 
-    @classmethod
-    def complete(cls, examples: list[Example]) -> list[Example]:
+    def complete(self, examples: list[Example]) -> list[Example]:
         """Texts that belong together get the label BELONGS; the second of a triple is the nearer.
 
         Raises InputError for a label that does not suit the number of texts.
@@ -113,8 +109,7 @@ class VectorLabelling(Labelling):
             for example in examples
         ]
 
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
+    def split_keys(self, example: Example) -> Sequence[bytes]:
         """A key for each text: no text is in two sets."""
         return [text_key([text]) for text in example.texts]
 
@@ -145,8 +140,7 @@ class VectorObjective(TrainingObjective):
     vector_loss: ClassVar[Callable[..., Tensor]]
     """The loss of targets, vectors (B, S, H) and weights (B,): a scalar."""
 
-    @classmethod
-    def choose_pooling(cls, checkpoint: Checkpoint, source: OpenedSource) -> str:
+    def choose_pooling(self, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The pooling of its training; without one, a sim model's pooler, or the mean."""
         return embedding_settings(checkpoint, source).pooling
 
