@@ -192,7 +192,6 @@ class _TrialEvents:
     # The model or its wrapper, which is fitted.
     trained: PretrainedModel
     evaluations: MetricsFile
-    log: StepLog
 
     def evaluate(self, step: int) -> None:
         """Evaluate on the validation set, keep the best weights, save a checkpoint."""
@@ -292,9 +291,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
             last=steps,
         ) as log,
     ):
-        events = _TrialEvents(
-            trial, task, valid, data_id, epoch_steps, model, trained, evaluations, log
-        )
+        events = _TrialEvents(trial, task, valid, data_id, epoch_steps, model, trained, evaluations)
         # A training that was killed right after its last evaluation has nothing left to do.
         if start >= steps or events.stop_if_done():
             return

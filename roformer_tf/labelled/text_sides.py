@@ -205,8 +205,6 @@ class SideBatches(TrainingData):
     """(N, …) scores or classes of the examples. Default: targets (B, C) for the C candidates of a
     batch, from the positives."""
     positives: Positives | None = None
-    rows: Ints | None = None
-    """(N, S): the row of each text for training, if some have several. Default: the first."""
     negatives: Ints | None = None
     """(N, K) rows of hard negatives of each example, as a last side (B, K, T)."""
     shared: bool = False
@@ -215,8 +213,8 @@ class SideBatches(TrainingData):
 
     @cached_property
     def chosen(self) -> Ints:
-        """(N, S) the row of each text."""
-        return self.encoded.first_rows if self.rows is None else self.rows
+        """(N, S) the row of each text. Of several, the one most similar to the query is trained."""
+        return fitting_rows(self.encoded)
 
     @cached_property
     def lengths(self) -> Ints:

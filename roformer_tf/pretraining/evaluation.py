@@ -14,13 +14,16 @@ from roformer_tf.kernels.forms import Tensor
 from roformer_tf.training.devices import on_every_device
 from roformer_tf.training.feeding import fed
 
+# Inputs that are about the predicted tokens, and that a model does not read.
+ABOUT_TOKENS = ("labels", "weights", "document_lengths")
+
 
 class TokenMetrics(keras.Model):
     """Metrics of a language model at each masked position; of a causal one at all, P = T.
 
-    Call: the model's inputs, with `labels`, `weights` and `document_lengths` (B, P) → a dict of
+    Call: the model's inputs, with `labels` and other arrays of `ABOUT_TOKENS` (B, P) → a dict of
     (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the predicted
-    token, and the three again. Unlike logits, these fit into memory for a whole corpus.
+    token, and these arrays again. Unlike logits, these fit into memory for a whole corpus.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -29,21 +32,14 @@ class TokenMetrics(keras.Model):
 
     def call(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Measure one batch."""
-        features = {key: x for key, x in inputs.items() if key not in _NOT_FEATURES}
+        features = {key: x for key, x in inputs.items() if key not in ABOUT_TOKENS}
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
-        metrics = {
-            "log_likelihood": -loss,
-            "likeliest": ops.cast(ops.argmax(logits, axis=-1), "int32"),
-            "labels": labels,
-            "weights": inputs["weights"],
-            "document_lengths": inputs["document_lengths"],
-        }
+        likeliest = ops.cast(ops.argmax(logits, axis=-1), "int32")
+        metrics = {key: x for key, x in inputs.items() if key in ABOUT_TOKENS}
+        metrics |= {"log_likelihood": -loss, "likeliest": likeliest, "labels": labels}
         return {name: on_every_device(array) for name, array in metrics.items()}
-
-
-_NOT_FEATURES = ("labels", "weights", "document_lengths")
 
 
 @dataclass(frozen=True)

@@ -213,10 +213,19 @@ def read_texts(
     """
     from roformer_tf.pretraining.windowed_losses import WordedText, long_texts
 
-    documents = _tokenized(config, files, tokenizer, report)
+    fraction = config.held_out
+    # Only as many documents as are needed are read: the loop below stops after --max-tokens.
+    documents = read_documents(files, config, report)
+
+    def tokenized() -> Iterator[Documents]:
+        while chunk := list(islice(documents, DOCUMENTS_AT_ONCE)):
+            kept, _ = filtered(chunk, config)
+            chosen = [x for x in kept if x and (fraction is None or is_held_out(x, fraction))]
+            yield Documents(*tokenizer.ids_and_words_of(chosen))
+
     texts: list[WordedText] = []
     tokens = 0
-    for text in long_texts(documents, min_length, tokenizer.sep_id, joined=not config.only_long):
+    for text in long_texts(tokenized(), min_length, tokenizer.sep_id, joined=not config.only_long):
         # The last text is cut, but it fills at least one of the longest sequences.
         room = max(min_length, config.max_tokens - tokens)
         texts.append(WordedText(text.token_ids[:room], text.words[:room]))
@@ -232,22 +241,6 @@ def read_texts(
             "Give more text, or smaller --lengths."
         )
     return texts
-
-
-def _tokenized(
-    config: EvaluateCorpusConfig,
-    files: Sequence[Any],
-    tokenizer: RoFormerTokenizer,
-    report: CorpusReport,
-) -> Iterator[Documents]:
-    """The documents to evaluate on, some of them tokenized at a time."""
-    fraction = config.held_out
-    # Only as many documents as are needed: the caller stops after --max-tokens.
-    documents = read_documents(files, config, report)
-    while chunk := list(islice(documents, DOCUMENTS_AT_ONCE)):
-        texts, _ = filtered(chunk, config)
-        kept = [x for x in texts if x and (fraction is None or is_held_out(x, fraction))]
-        yield Documents(*tokenizer.ids_and_words_of(kept))
 
 
 def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str, Any]]) -> None:

@@ -233,8 +233,6 @@ def make_sequences(
         "sequence_ids": sequence_ids,
         "labels": labels,
         "weights": weights,
-        # `TokenMetrics` needs them, but here they have no use.
-        "document_lengths": np.full_like(labels, length),
     }
     return inputs if objective == "causal" else inputs | {"masked_positions": positions}
 

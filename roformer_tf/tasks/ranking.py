@@ -89,11 +89,7 @@ class RankingDecoding(LabelDecoding):
 
     lists_labels: ClassVar[bool] = False
     activation = "sigmoid"
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """B and C."""
-        return RANKED
+    names = RANKED
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """The logits of both sequences in one array."""
@@ -109,11 +105,7 @@ class RankingMetrics(CandidateMetrics):
 
     sureness_kind: ClassVar[Any] = "lead"
     has_probabilities: ClassVar[bool] = True
-
-    @property
-    def kinds(self) -> tuple[str, ...]:
-        """B and C."""
-        return RANKED
+    kinds = RANKED
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The text that shares more characters with A; nothing is learned."""

@@ -187,7 +187,7 @@ def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
         events = trial._TrialEvents(
             *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), TASK, None, "", 1),
-            *(model, None, lines, None),
+            *(model, None, lines),
         )
         for step in range(1, 7):
             model.save_pretrained = lambda *_, step=step, **__: saved_steps.append(step)

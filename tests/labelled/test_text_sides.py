@@ -178,7 +178,7 @@ def test_the_passage_with_the_words_of_the_query_is_chosen():
     rows = encode_separately(examples, TOKENIZER, 12, passages=True)
     chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
     assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
-    data = SideBatches(rows, positives=Positives(rows.numbers), rows=fitting_rows(rows))
+    data = SideBatches(rows, positives=Positives(rows.numbers))
     actual = {a: (b, rest) for a, (b,), rest in negatives_of(data.batches(4, 0)[0])}
     # Other passages of its document are not negatives.
     assert actual["pq"] == ("ijklmnopqr", ["efgh"])

@@ -57,7 +57,7 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
         (example,) = read_examples(path, layout, ColumnsConfig())
         assert (example.texts, example.label.relevance) == (("问", "甲", "乙", "丙"), (0, 1, 0))
-        assert layout.task.labelling(None).target(example).tolist() == [0, 1, 0]
+        assert layout.task.labelling.target(example).tolist() == [0, 1, 0]
 
 
 @pytest.mark.parametrize(

@@ -187,7 +187,7 @@ def test_no_other_module_names_a_task():
         ("serve_vectors.py", "embedding"),  # the task name in the service's responses
         ("embed_file.py", "embedding"),  # the column of vectors
         ("openai_embeddings.py", "embedding"),
-        ("entities.py", "spans"),  # a common name of an entity column
+        ("annotations.py", "spans"),  # a common name of an entity column
     }
 
 

@@ -105,7 +105,6 @@ class ClozeDecoding(ChoiceDecoding):
         ]
 
 
-@dataclass(frozen=True, kw_only=True)
 class Cloze(Choices):
     """Texts with a gap, and several candidates that may fill it."""
 
@@ -115,7 +114,6 @@ class Cloze(Choices):
     metrics = part(ChoiceMetrics)
 
 
-@dataclass(frozen=True, kw_only=True)
 class MultipleChoice(Choices):
     """The task of `--task multiple-choice`: a cloze if every training text has a gap."""
 

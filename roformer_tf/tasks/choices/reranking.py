@@ -22,6 +22,7 @@ from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.multiple_choice import ChoiceDecoding, ListLabelling, ListObjective
+from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
@@ -170,9 +171,7 @@ class RerankingDecoding(ChoiceDecoding):
         """score."""
         return ["score"]
 
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The score."""
-        return list(self.as_json(example, prediction).values())
+    cells = Decoding.cells  # the score
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """score: the relevance of the document, from 0 to 1, or of each document of a list."""

@@ -148,15 +148,8 @@ class PromptedSpans(Spans):
     label_prompts: bool = True
     """Distinguishes a `task.json` from those of `Spans`."""
 
-    @property
-    def outputs(self) -> int:
-        """The entities of one label."""
-        return 1
-
-    @property
-    def accepts_labels(self) -> bool:
-        """Its labels are part of the input."""
-        return True
+    outputs = 1  # the entities of one label
+    accepts_labels = True  # they are part of the input
 
     def with_labels(self, labels: Sequence[str], template: str | None = None) -> Task:
         """The task for other labels, with the same threshold. Raises InputError for a template."""

@@ -316,7 +316,5 @@ class QuestionAnswering(Task):
     no_answer_threshold: float | None = None
     """There is no answer if the probability of that is at least this high; None: always one."""
 
-    @property
-    def outputs(self) -> int:
-        """Logits of a token: of the first and of the last one of an answer."""
-        return 2
+    # Logits of a token: of the first and of the last one of an answer.
+    outputs = 2

@@ -286,10 +286,7 @@ class Spans(Task):
     decoding = part(SpansDecoding)
     metrics = part(SpanMetrics)
 
-    @property
-    def units(self) -> Units:
-        """Characters, whatever the units of the data."""
-        return "characters"
+    units: Units = "characters"  # whatever the units of the data
 
     @property
     def threshold(self) -> float:

@@ -5,7 +5,6 @@ sentence belongs to the passage around it.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -15,7 +14,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.passages import Passages
-from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches, fitting_rows
+from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
@@ -88,9 +87,7 @@ class RetrievalLabelling(sentence_vectors.VectorLabelling):
         if self.task.data == "texts":
             return Passages.of(examples, tokenizer, self.task.max_length)
         encoded = self.encode(examples, tokenizer)
-        positives = Positives(encoded.numbers[:, :2])
-        # Of a document in several windows, the one most similar to the query is trained.
-        return SideBatches(encoded, positives=positives, rows=fitting_rows(encoded))
+        return SideBatches(encoded, positives=Positives(encoded.numbers[:, :2]))
 
 
 class RetrievalObjective(sentence_vectors.VectorObjective):
@@ -170,7 +167,6 @@ class RetrievalMetrics(sentence_vectors.VectorMetrics):
         return shown | {"gold": "1", "predicted": str(prediction.label.rank)}
 
 
-@dataclass(frozen=True, kw_only=True)
 class Retrieval(sentence_vectors.SentenceVectors):
     """Texts that belong together."""
 

@@ -250,10 +250,7 @@ class SentenceVectors(Task):
     threshold: float | None = 0.5
     """The cosine above which the prediction is yes, if there are two scores; None: unknown."""
 
-    @property
-    def outputs(self) -> int:
-        """0: there is no classifier."""
-        return 0
+    outputs = 0  # there is no classifier
 
     def sizes(self, whole: int) -> list[int]:
         """The trained lengths of vectors; the last one is the whole length."""
