@@ -33,9 +33,9 @@ def with_hard_negatives(data: SideBatches, model: PretrainedModel, count: int) -
 
 def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:
     """The first sequence of each different text, and for each sequence the number of its text."""
-    numbers = text_numbers(token_ids)
-    _, rows, text_of = np.unique(numbers, return_index=True, return_inverse=True)
-    return rows, text_of
+    numbers = text_numbers(token_ids)  # from 0, in the order of the first sequences
+    _, rows = np.unique(numbers, return_index=True)
+    return rows, numbers
 
 
 def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count: int) -> Ints:

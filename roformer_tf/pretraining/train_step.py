@@ -17,7 +17,6 @@ from roformer_tf.training.training_model import (
     micro_batches,
     tensorflow_gradients,
     tensorflow_sums,
-    values_after,
 )
 
 
@@ -170,7 +169,7 @@ class PretrainingModel(TrainingModel):
         before = list(zip(remembered, [*random_states, *metrics], strict=True))
         with keras.StatelessScope(state_mapping=before) as scope:
             good, logs = self._check(loss, norm)
-        after = values_after(scope, before)
+        after = [scope.get_current_value(variable) for variable in remembered]
         scale = ops.minimum(1.0, self.clip_norm / norm)
         clipped = [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
         # Computed for a skipped step, too: `chosen` then takes the old values.

@@ -20,7 +20,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.task_settings import Prediction
+from roformer_tf.tasks.task_settings import Examples, Prediction
 from roformer_tf.tokenizers.segmentation import segment
 from roformer_tf.translation import Message
 
@@ -41,7 +41,6 @@ REGRESSIONS = {"logistic": Message("logistic regression"), "ridge": Message("rid
 BITS = 21
 SPACES = re.compile(r"\s\s+")
 
-Examples: TypeAlias = Sequence[Example]
 # The different n-grams of a text, (n,) uint64 ascending, and how often each occurs, (n,).
 Counts: TypeAlias = tuple[np.ndarray, np.ndarray]
 # Features of an example that are not 0: columns (n,) and values (n,) float64.
@@ -299,7 +298,8 @@ def fit_tfidf(
     )
 
     def fit(examples: Examples) -> TfIdfModel:
-        return TfIdfModel.fit(task, examples, setting, _counts(examples, setting.longest))
+        counts = [counted(example, setting.longest) for example in examples]
+        return TfIdfModel.fit(task, examples, setting, counts)
 
     model = fit(fitted)
     parts = [fit(rest).logits(task, part) for rest, part in folds]
@@ -318,7 +318,7 @@ def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metri
 
     @lru_cache(1)  # counts are large; settings of equal counts follow each other
     def counts(longest: int) -> list[Sequence[Sequence[Counts]]]:
-        return [_counts(training, longest) for training, _ in splits]
+        return [[counted(x, longest) for x in training] for training, _ in splits]
 
     @cache  # the best way to count is known at the usual strength
     def goodness(setting: Setting) -> float:
@@ -332,10 +332,6 @@ def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metri
 
     best = max(COUNTED, key=goodness)
     return max((best._replace(strength=strength) for strength in STRENGTHS), key=goodness)
-
-
-def _counts(examples: Examples, longest: int) -> Sequence[Sequence[Counts]]:
-    return [counted(example, longest) for example in examples]
 
 
 def _at_most(examples: Examples, characters: int) -> Examples:

@@ -117,9 +117,3 @@ def tensorflow_sums(
         maximum_iterations=count,
     )
     return list(sums)
-
-
-def values_after(scope: keras.StatelessScope, before: Sequence[tuple[Any, Any]]) -> list[Any]:
-    """JAX: values of variables after a block, from (variable, value before it)."""
-    after = [(scope.get_current_value(variable), value) for variable, value in before]
-    return [value if new is None else new for new, value in after]  # None: not assigned
