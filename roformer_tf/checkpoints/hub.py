@@ -27,7 +27,7 @@ from roformer_tf.files import hash_file, parse_json, write_json
 _MODELSCOPE = "modelscope:"
 _BRANCHES = {"": "main", _MODELSCOPE: "master"}  # of a source without a revision, by its prefix
 _SOURCE = re.compile(rf"({_MODELSCOPE})?(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
-_FILE = re.compile(r"(1_Pooling/)?[\w.-]+", re.ASCII)
+_FILE = re.compile(r"(1_Pooling/)?\w[\w.-]*", re.ASCII)  # not ".."
 # Configs, vocabularies and other files that are read besides the weights.
 _SMALL = (".json", ".txt", ".npz", "README.md")
 # Names of files, not of models: a wrong path is not looked up.

@@ -83,8 +83,8 @@ def endless_order(
     """Order the rows of corpora that are stored one after another: position → (row, pass).
 
     `rows` of each corpus. The pass of a row is the number of earlier repetitions of its corpus. The
-    order of an epoch needs 4 bytes of memory for each row, that of mixed corpora 8 bytes. Raises
-    InputError as `epoch_rows` does.
+    order of an epoch needs 4 bytes of memory for each row, that of mixed corpora at most 16 bytes.
+    Raises InputError as `epoch_rows` does.
     """
     sizes, shares = list(rows.values()), list(epoch_rows(rows, config).values())
     # An epoch is the numbers 0 … total - 1, divided among the corpora by their shares. With 4 and 2
@@ -98,8 +98,9 @@ def endless_order(
     def shuffled(epoch: int) -> npt.NDArray[np.uint32]:
         return np.random.default_rng([seed, epoch]).permutation(np.arange(total, dtype=np.uint32))
 
-    # A share that is no larger than its corpus has rows of at most two passes in an epoch.
-    @lru_cache(2 * len(sizes))
+    # An epoch repeats a small corpus often, and all its rows are shuffled: keep all its passes. A
+    # share of 5 rows of 2 ends in its fourth pass at the latest, as in 2 | 1 2 1 1 2 | 1.
+    @lru_cache(sum(share // size + 2 for share, size in zip(shares, sizes, strict=True)))
     def walk(corpus: int, passed: int) -> npt.NDArray[np.uint32]:
         numbers = np.arange(sizes[corpus], dtype=np.uint32)
         return np.random.default_rng([seed, passed, corpus]).permutation(numbers)

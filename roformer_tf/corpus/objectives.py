@@ -65,6 +65,7 @@ class MaskingConfig:
         if not isinstance(self.mask_rate, tuple):
             return self.mask_rate
         first, last = self.mask_rate
+        progress = min(progress, 1.0)  # some batches are prefetched beyond the last step
         return (1 - progress) * first + progress * last  # exact at both ends
 
     @property

@@ -193,6 +193,7 @@ def test_a_token_is_sent_with_every_request(server, monkeypatch):
             "someone/damaged",
             r"revision/main\?blobs=true does not describe a model\. HF_ENDPOINT can name",
         ),
+        ("someone/outside", "does not describe a model"),
         ("someone/models.zip", r"^someone/models\.zip does not exist\. Give a released"),
         ("./someone/roformer-tiny", r"^\./someone/roformer-tiny does not exist\. Give a released"),
     ],
@@ -201,6 +202,8 @@ def test_missing_models_of_the_hub_are_refused(source, message, serve, files, ca
     models = {NAME: {"main": files}, "someone/none": {"main": {"readme.txt": b"x"}}}
     server = serve(models)
     server.files["api/models/someone/damaged/revision/main"] = b"<html>"
+    outside = {"sha": "..", "siblings": [{"rfilename": "config.json"}]}  # no folder of the cache
+    server.files["api/models/someone/outside/revision/main"] = json.dumps(outside).encode()
     with pytest.raises(InputError, match=message):
         locate(source)
     assert not list(cache.rglob("*.safetensors"))

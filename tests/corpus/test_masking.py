@@ -181,6 +181,8 @@ def test_the_mask_rate_changes_linearly_with_progress(rates):
         rate = first + progress * (last - first)
         assert masked.weights.sum() == pytest.approx(402 * rate, abs=0.51)
     assert mask(row, config=config).weights.sum() == round(402 * last)
+    # Batches are prefetched beyond the last step.
+    assert mask(row, config=config, progress=1.2).weights.sum() == round(402 * last)
 
 
 def test_no_special_token_replaces_a_word():

@@ -163,6 +163,15 @@ def test_a_corpus_with_a_small_share_is_shuffled():
     assert set(rows_of_corpus[0]) != set(rows_of_corpus[5])
 
 
+def test_the_orders_of_a_small_corpus_are_computed_once(monkeypatch):
+    seeds = []
+    generator = np.random.default_rng
+    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(seed) or generator(seed))
+    row_at = endless_order({"a": 997, "b": 3}, MixingConfig({"a": 1, "b": 1}), seed=0)
+    assert len({row_at(place) for place in range(1000)}) == 1000
+    assert len(seeds) == 1 + 1 + 167, "the epoch, a pass of the first corpus, and 500 rows of 3"
+
+
 @given(corpora, st.integers(0, 2**40), st.integers(0, 3), st.booleans())
 def test_without_mixing_all_rows_are_shuffled_together(rows, seed, epoch, single_corpus):
     rows = {"a": sum(rows.values())} if single_corpus else rows
