@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+import keras
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
@@ -65,10 +66,24 @@ def _as_array(name: str, x: Any) -> Any:
             ) from None
     dtype = getattr(x, "dtype", type(x))
     dtype = getattr(dtype, "name", str(dtype))  # a string in Keras and JAX
+    if "float" in dtype and _is_mean_of_replicas():
+        return keras.ops.cast(x, "int32")
     # Booleans are allowed for sequence_ids: True is document 1, False is padding.
     if "int" not in dtype and (name, dtype) != ("sequence_ids", "bool"):
         raise InputError(f"{name} is of dtype {dtype}, but must be whole numbers, such as int32.")
     return x
+
+
+def _is_mean_of_replicas() -> bool:
+    """Whether inputs may be the mean of the batches of several replicas of a `tf.distribute` run.
+
+    Keras builds a model by a trace with this mean, which makes floats of integers.
+    """
+    if keras.config.backend() != "tensorflow":
+        return False
+    import tensorflow as tf
+
+    return bool(tf.distribute.has_strategy() and not tf.executing_eagerly())
 
 
 def _check_shape(name: str, x: Any, token_ids: Any) -> None:

@@ -1,5 +1,9 @@
 """Tests of the inputs of models: invalid ones give an error that lists the expected keys."""
 
+import json
+import subprocess
+import sys
+
 import keras
 import numpy as np
 import pytest
@@ -110,3 +114,36 @@ def test_inputs_must_have_the_batch_size_of_the_tokens(name, shape, tiny):
     model = RoFormerForMaskedLM(tiny(num_hidden_layers=1))
     with pytest.raises(InputError, match=f"{name} has the shape"):
         model({"token_ids": np.repeat(IDS, 2, 0), name: np.zeros(shape, "int32")})
+
+
+REPLICAS = """
+import json
+import keras, numpy as np, tensorflow as tf
+from roformer_tf import RoFormerConfig, RoFormerForSequenceClassification
+
+cpu = tf.config.list_physical_devices("CPU")[0]
+tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+config = RoFormerConfig(vocab_size=50, intermediate_size=8, **sizes, **rates)
+ids = np.random.default_rng(0).integers(1, 50, (8, 6)).astype("int32")
+for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+    keras.utils.set_random_seed(0)
+    with tf.distribute.MirroredStrategy(devices).scope():
+        model = RoFormerForSequenceClassification(config, num_labels=2)
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(keras.optimizers.SGD(0.1), loss)
+    fit = model.fit({"token_ids": ids}, np.arange(8) % 2, epochs=2, shuffle=False, verbose=0)
+    print(json.dumps(fit.history["loss"]))
+"""
+
+
+def test_two_replicas_train_like_one_device():
+    """Keras builds the model with the mean of the replicas' ids, which are floats."""
+    # In a process of its own, because devices are configured before TensorFlow starts.
+    done = subprocess.run(
+        [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    one, two = map(json.loads, done.stdout.splitlines())
+    assert two == pytest.approx(one, abs=1e-6)
