@@ -32,7 +32,7 @@ from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export, check_model
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
-from roformer_tf.finetuning.method import is_open, settle_method, training_flags, with_method
+from roformer_tf.finetuning.method import OF_BOTH, settle_method, training_flags, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.figures import window_notes
@@ -214,7 +214,7 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
     """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method.
 
-    The method of a new run is "full" if a setting of the training is given: see `is_open`.
+    The method of a new run is "full" if a setting of the training is given.
     Raises InputError for such a setting next to the method "vectors".
     """
     # A run's settings.yaml has numbers in place of these two.
@@ -226,7 +226,8 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
         )
     started = run_files.settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"
-        method: Any = started.get("method", "auto") if is_open(config) else "full"
+        is_set = training_flags(config, OF_BOTH)
+        method: Any = "full" if is_set else started.get("method", "auto")
         config = dataclasses.replace(config, method=method)
     if config.epochs == "auto":
         config = dataclasses.replace(config, epochs=started.get("epochs", "auto"))

@@ -43,11 +43,6 @@ def training_flags(config: FinetuneConfig, further: Sequence[str] = ()) -> list[
     return [f"--{name.replace('_', '-')}" for name in names if own[name] != usual[name]]
 
 
-def is_open(config: FinetuneConfig) -> bool:
-    """Whether the method "auto" may choose, as the user gave no setting of the training."""
-    return not training_flags(config, OF_BOTH)
-
-
 def settle_method(
     config: FinetuneConfig, task: type[Task], examples: Sequence[Example]
 ) -> FinetuneConfig:

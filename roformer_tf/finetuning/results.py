@@ -350,7 +350,7 @@ def _described(result: "TrialResult") -> dict[str, Any]:
 def _line(result: "TrialResult") -> dict[str, Any]:
     """A training run as an entry of report.json."""
     return {
-        "name": result.trial.name,
+        "name": result.trial.folder.name,
         "learning_rate": result.trial.config.optimizer.learning_rate,
         "seconds": result.seconds,
         **result.metrics,

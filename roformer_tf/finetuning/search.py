@@ -186,7 +186,6 @@ class Search:
         source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
-            name=name or f"rate-{rate:g}-seed-{seed}",
             folder=self.output / TRIALS / name if name else self.output,
             seed=seed,
             train=train,

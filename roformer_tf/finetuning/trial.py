@@ -64,7 +64,7 @@ OFTEN = 1.25
 class Trial:
     """The settings of one training."""
 
-    name: str
+    # Of its own if there are several trainings: then its name is that of the training.
     folder: Path
     seed: int
     train: Sequence[Example]

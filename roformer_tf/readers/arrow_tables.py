@@ -42,7 +42,11 @@ def parquet_records(source: Any, columns: list[str] | None = None) -> ColumnsAnd
 
         # Opened twice: only the metadata tell which columns are texts.
         plain = ParquetFile(source)
-        _check_declared(plain.metadata, budget)
+        # Pages are decompressed, and nulls decoded, as a whole: the declared sizes are checked.
+        groups = [plain.metadata.row_group(i) for i in range(plain.metadata.num_row_groups)]
+        chunks = [group.column(j) for group in groups for j in range(group.num_columns)]
+        budget.check(sum(x.total_uncompressed_size for x in chunks))
+        budget.check(sum(x.num_values for x in chunks))
         leaves = [plain.schema.column(i) for i in range(len(plain.schema))]
         texts = [leaf.path for leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
         file = ParquetFile(source, metadata=plain.metadata, read_dictionary=texts)
@@ -50,14 +54,6 @@ def parquet_records(source: Any, columns: list[str] | None = None) -> ColumnsAnd
     schema = plain.schema_arrow
     rows = _records(batches, budget, class_names(schema))
     return tuple(schema.names), _reporting("Parquet", rows)
-
-
-def _check_declared(metadata: Any, budget: Budget) -> None:
-    """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
-    groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
-    columns = [group.column(j) for group in groups for j in range(group.num_columns)]
-    budget.check(sum(column.total_uncompressed_size for column in columns))
-    budget.check(sum(column.num_values for column in columns))
 
 
 def arrow_records(sources: Sequence[Any]) -> ColumnsAndRows:

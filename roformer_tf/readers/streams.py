@@ -135,7 +135,11 @@ def find(pattern: str) -> list[StoredFile]:
     """
     if is_url(pattern):
         with naming(pattern), _read_errors(pattern):
-            return _remote_files(pattern)
+            import fsspec
+
+            system, path = fsspec.core.url_to_fs(pattern)
+            paths = [path] if system.isfile(path) else filter(system.isfile, system.glob(path))
+            return [_described(system, path) for path in paths]
     path = Path(pattern).expanduser()
     names = [path]
     if not path.is_file():  # the name of a file may have brackets: then it is no pattern
@@ -237,14 +241,6 @@ def _local_file(path: Path) -> StoredFile:
             return raw.read(stop - start)
 
         return replace(file, stamp=content_key(read, file.size))
-
-
-def _remote_files(pattern: str) -> list[StoredFile]:
-    import fsspec
-
-    system, path = fsspec.core.url_to_fs(pattern)
-    paths = [path] if system.isfile(path) else filter(system.isfile, system.glob(path))
-    return [_described(system, path) for path in paths]
 
 
 def _described(system: Any, path: str) -> StoredFile:

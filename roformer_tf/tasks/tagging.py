@@ -281,8 +281,8 @@ class Tagging(Task):
 
     @property
     def has_entities(self) -> bool:
-        """Whether the labels mark entities, or words."""
-        return schemes.marks_entities(self.labels)
+        """Whether the labels mark entities, or words, as BIO and BIOES do."""
+        return all(map(schemes.as_bioes, self.labels))
 
     @property
     def chain(self) -> Chain:

@@ -18,7 +18,7 @@ from roformer_tf.files import RECIPES
 from roformer_tf.finetuning import frozen
 from roformer_tf.finetuning import method as method_module
 from roformer_tf.finetuning.command import settle_auto
-from roformer_tf.finetuning.method import is_open, settle_method, with_method
+from roformer_tf.finetuning.method import OF_BOTH, settle_method, training_flags, with_method
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -190,7 +190,7 @@ def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):
     [({}, True), ({"max_length": 30}, True), ({"epochs": 3}, False), ({"seeds": 2}, False)],
 )
 def test_training_settings_select_full_training(settings, want):
-    assert is_open(config_of(**settings)) == want
+    assert (not training_flags(config_of(**settings), OF_BOTH)) == want
 
 
 @dataclass(frozen=True)

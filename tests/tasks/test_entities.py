@@ -2,7 +2,8 @@
 
 import pytest
 
-from roformer_tf.tasks.tags.schemes import character_spans, entities, marked, marks_entities, spans
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.tags.schemes import character_spans, entities, marked, spans
 
 
 @pytest.mark.parametrize(
@@ -43,10 +44,10 @@ def test_entities_have_positions_in_the_text(tags, expected):
 
 
 def test_marks_entities_needs_a_typed_prefix():
-    assert marks_entities(("O", "B-LOC", "I-LOC"))
-    assert marks_entities(("S-LOC", "E-LOC"))
-    assert not marks_entities(("n", "v", "O"))
-    assert not marks_entities(("NN", "B"))
+    assert Tagging(labels=("O", "B-LOC", "I-LOC")).has_entities
+    assert Tagging(labels=("S-LOC", "E-LOC")).has_entities
+    assert not Tagging(labels=("n", "v", "O")).has_entities
+    assert not Tagging(labels=("NN", "B")).has_entities
 
 
 def test_entities_are_marked_within_the_excerpt():

@@ -51,6 +51,7 @@ class ClozeObjective(ListObjective):
     model_name: ClassVar[str] = "RoFormerForMaskedLM"
     trains_new_head: ClassVar[bool] = False
     reads_head: ClassVar[bool] = True
+    losses = staticmethod(softmax_losses)  # of labels, by which lexical features are weighted
 
     def choose_pooling(self, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """No pooling counts. Raises InputError for a checkpoint without the head."""
@@ -160,12 +161,6 @@ class LabelWordsLabelling(ClassificationLabelling):
         return ChoiceBatches(self.encode(examples, tokenizer), targets)
 
 
-class LabelWordsObjective(ClozeObjective):
-    """The objective of a cloze."""
-
-    losses = staticmethod(softmax_losses)  # by which lexical features are weighted
-
-
 class LabelWordsDecoding(LabelDecoding, ClozeDecoding):
     """Scores of the labels in the gap (C,) → the most probable label, by a softmax over them."""
 
@@ -178,7 +173,7 @@ class LabelWords(Task):
     title: ClassVar[str] = Classification.title
     compares: ClassVar[bool] = True
     labelling = part(LabelWordsLabelling)
-    objective = part(LabelWordsObjective)
+    objective = part(ClozeObjective)
     decoding = part(LabelWordsDecoding)
     metrics = part(ClassificationMetrics)
 

@@ -70,11 +70,6 @@ def character_spans(text: str, units: Sequence[str], tags: Sequence[str]) -> lis
     return [(kind, bounds[first][0], bounds[end - 1][1]) for kind, first, end in spans(tags)]
 
 
-def marks_entities(labels: Sequence[str]) -> bool:
-    """Whether the tags mark entities, as BIO and BIOES do, unlike parts of speech."""
-    return all(map(as_bioes, labels))
-
-
 def marked(text: str, spans: list[Span], shown: range) -> Marked:
     """The shown characters, with entities marked; those inside of others are in their marks.
 
