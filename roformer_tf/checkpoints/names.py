@@ -171,31 +171,19 @@ def _with_version(
 
 def _embeddings(config: RoFormerConfig) -> list[Weight]:
     size = config.embedding_size
-    ours, tf1, hf = "encoder/embeddings", "bert/embeddings", "roformer.embeddings"
-    tables = [  # our name, that of the files, number of rows
-        ("word", "word", config.vocab_size),
-        ("segment", "token_type", config.type_vocab_size),
+    ours, tf1 = "encoder/embeddings", "bert/embeddings"
+    words, segments = (config.vocab_size, size), (config.type_vocab_size, size)
+    rows = [
+        _embedding(f"{ours}/word", f"{tf1}/word_embeddings", words),
+        _embedding(f"{ours}/segment", f"{tf1}/token_type_embeddings", segments),
     ]
     if config.position_embedding_type == "learned":
-        tables.append(("position", "position", config.max_position_embeddings))
-    rows = [
-        _same(
-            f"{ours}/{name}/embeddings",
-            f"{tf1}/{file_name}_embeddings",
-            f"{hf}.{file_name}_embeddings.weight",
-            (n, size),
-        )
-        for name, file_name, n in tables
-    ]
+        positions = (config.max_position_embeddings, size)
+        rows.append(_embedding(f"{ours}/position", f"{tf1}/position_embeddings", positions))
     if config.position_embedding_type == "t5":
-        rows.append(
-            _same(
-                "encoder/relative_attention_bias/embeddings",
-                "bert/encoder/relative_attention_bias",
-                "roformer.encoder.relative_attention_bias.weight",
-                (config.relative_attention_num_buckets, config.num_attention_heads),
-            )
-        )
+        name = "encoder/relative_attention_bias"
+        buckets = (config.relative_attention_num_buckets, config.num_attention_heads)
+        rows.append(_embedding(name, f"bert/{name}", buckets))
     rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", size)
     if size != config.hidden_size:  # a projection to the hidden size, ALBERT's name in TF1
         rows += _dense(
@@ -294,6 +282,10 @@ def _classifiers(config: RoFormerConfig) -> list[Weight]:
 
 def _same(ours: str, tf1: str, huggingface: str, shape: tuple[int, ...]) -> Weight:
     return Weight(ours, tf1, huggingface, shape, shape)
+
+
+def _embedding(ours: str, tf1: str, shape: tuple[int, ...]) -> Weight:
+    return _same(f"{ours}/embeddings", tf1, f"{_dotted(tf1)}.weight", shape)
 
 
 def _norm(config: RoFormerConfig, ours: str, tf1: str, size: int) -> list[Weight]:
