@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import copy_context
 from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
@@ -173,15 +174,13 @@ _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
-    # Before the flags are parsed, so that messages about wrong ones are in this language, too.
-    token = ASKED.set(typed_value(arguments, "language"))
-    try:
-        return _main(arguments)
-    finally:
-        ASKED.reset(token)
+    # In a context of its own: the language of this call is not that of later ones.
+    return copy_context().run(_main, arguments)
 
 
 def _main(arguments: list[str]) -> int:
+    # Before the flags are parsed, so that messages about wrong ones are in this language, too.
+    ASKED.set(typed_value(arguments, "language"))
     _escape_what_the_console_lacks()
     if arguments == ["--version"]:
         import roformer_tf
