@@ -7,7 +7,7 @@ call; embeddings, norms and biases stay float32.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
@@ -29,6 +29,8 @@ from roformer_tf.engines.network import (
 )
 
 MICROSOFT = "com.microsoft"
+# Sizes and names of axes; None for any shape.
+Shape: TypeAlias = Sequence[Any] | None
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -66,7 +68,7 @@ class OnnxGraph:
         self._tables: tuple[str, ...] = ()
 
     def model(
-        self, inputs: Mapping[str, tuple[int, Sequence[Any]]], outputs: Mapping[str, Sequence[Any]]
+        self, inputs: Mapping[str, tuple[int, Shape]], outputs: Mapping[str, Shape]
     ) -> ModelProto:
         """The model: dtypes and shapes of its inputs, shapes of its outputs, all float32."""
         value = helper.make_tensor_value_info

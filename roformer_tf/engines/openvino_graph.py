@@ -77,10 +77,6 @@ class OpenVinoGraph:
         """An int32 constant without axes."""
         return self.constant(f"int32_{value}", value, np.int32)
 
-    def axis(self, value: int) -> Any:
-        """An int64 constant without axes."""
-        return self.constant(f"axis_{value}", value, np.int64)
-
     def input(self, name: str) -> Any:
         """A parameter of the model."""
         return self.inputs[name]
@@ -92,7 +88,7 @@ class OpenVinoGraph:
             if self.attention_type == "causal":
                 rank = self._places(token_ids)  # (T,)
             else:
-                rank = ops.cum_sum(segment_ids, self.axis(1))  # (B, T)
+                rank = ops.cum_sum(segment_ids, self.scalar(1))  # (B, T)
             # As in `OnnxGraph.visible`: a key is visible if its rank is not above the query's.
             keys, queries = self._unsqueezed(rank, -2), self._unsqueezed(rank, -1)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
@@ -105,7 +101,7 @@ class OpenVinoGraph:
 
     def _places(self, token_ids: Any) -> Any:
         """0 … T − 1, int32 (T,)."""
-        length = ops.gather(ops.shape_of(token_ids, "i32"), self.axis(1), self.axis(0))
+        length = ops.gather(ops.shape_of(token_ids, "i32"), self.scalar(1), self.scalar(0))
         return ops.range(self.scalar(0), length, self.scalar(1), "i32")
 
     def _unsqueezed(self, x: Any, axis: int) -> Any:
@@ -113,7 +109,7 @@ class OpenVinoGraph:
 
     def lookup(self, name: str, table: Array, ids: Any) -> Any:
         """One Gather."""
-        return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.axis(0))
+        return ops.gather(self.constant(f"{name}/embeddings", table), ids, self.scalar(0))
 
     def dense(self, x: Any, layer: Linear) -> Any:
         """A product with the kernel's transpose, the plugin's layout, then bias and activation."""
@@ -175,7 +171,7 @@ class OpenVinoGraph:
         # written as in GPT-NeoX, which the plugin fuses into one operation
         cosines, sines = (self._table(name, positions) for name in (COSINES, SINES))
         half = self.head_size // 2
-        a, b = ops.variadic_split(x, self.axis(3), self.integers(half, half)).outputs()
+        a, b = ops.variadic_split(x, self.scalar(3), self.integers(half, half)).outputs()
         rotated = ops.concat([ops.multiply(b, self.constant("minus_one", -1.0)), a], -1)
         return ops.add(ops.multiply(x, cosines), ops.multiply(rotated, sines))
 
@@ -185,18 +181,18 @@ class OpenVinoGraph:
         if positions is None:
             return table
         rows = ops.squeeze(table, self.integers(0, 1))
-        return self._unsqueezed(ops.gather(rows, positions, self.axis(0)), 1)
+        return self._unsqueezed(ops.gather(rows, positions, self.scalar(0)), 1)
 
     def split(self, x: Any, parts: int) -> list[Any]:
         """One split."""
-        return list(ops.split(x, self.axis(-1), parts).outputs())
+        return list(ops.split(x, self.scalar(-1), parts).outputs())
 
     def gather(self, x: Any, positions: Any) -> Any:
         """A slice, or a gather within each row."""
         if positions is FIRST:
             first, second = self.integers(0), self.integers(1)
             return ops.slice(x, first, second, second, second)  # start, stop, step, axis
-        return ops.gather(x, positions, self.axis(1), 1)
+        return ops.gather(x, positions, self.scalar(1), 1)
 
     def only(self, x: Any) -> Any:
         """Without the axis of positions."""

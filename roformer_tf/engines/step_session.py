@@ -126,24 +126,14 @@ class StepGraph(OnnxGraph):
 
 def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
     """The graph, and the arrays that it holds by name alone."""
-    config = network.config
-    graph = StepGraph(config)
+    graph = StepGraph(network.config)
     logits = write(network, graph)[network.output]
     graph.node("Identity", logits, output="logits")
     names = [f"{kind}_{i}" for i in range(graph.layers) for kind in ("key", "value")]
-    # Axes of one name have one length: "slots" of the caches, of which "seen" are in use so far.
-    kept = ["batch", config.num_attention_heads, "slots", config.head_size]
-    embedded, angles = ["batch", 1, config.embedding_size], ["batch", config.head_size // 2]
-    floats: dict[str, list[Any]] = {
-        "word": embedded,
-        "segment": embedded,
-        "cos": angles,
-        "sin": angles,
-        "bias": ["batch", 1, 1, "seen"],
-        **dict.fromkeys(names, kept),
-    }
-    inputs = {name: (TensorProto.FLOAT, shape) for name, shape in floats.items()}
-    inputs["places"] = (TensorProto.INT64, ["batch", 1])
-    inputs |= {"last": (TensorProto.INT32, ["batch"]), "slots": (TensorProto.INT32, [])}
-    outputs = {"logits": ["batch", 1, config.vocab_size]} | {f"new_{x}": kept for x in names}
+    # No shapes: those of the arrays that `StepSession` binds count.
+    floats = ("word", "segment", "cos", "sin", "bias", *names)
+    dtypes = dict.fromkeys(floats, TensorProto.FLOAT) | {"places": TensorProto.INT64}
+    dtypes |= dict.fromkeys(("last", "slots"), TensorProto.INT32)
+    inputs = {name: (dtype, None) for name, dtype in dtypes.items()}
+    outputs = dict.fromkeys(["logits", *(f"new_{name}" for name in names)])
     return graph.model(inputs, outputs), graph.arrays
