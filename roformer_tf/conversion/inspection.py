@@ -49,10 +49,19 @@ def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Ite
 
     Of each tensor: name, shape, dtype, min, max, mean and deviation.
     """
+    config, sizes = checkpoint.config, _sizes(checkpoint)
     level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
-    kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
-    yield f"family      {kind}, {level}with {', '.join(_sizes(checkpoint))}"
-    yield from _architecture(checkpoint)
+    kind = "RoFormerV2" if config.is_v2 else "RoFormer"
+    yield f"family      {kind}, {level}with {', '.join(sizes)}"
+    yield f"layout      {checkpoint.layout}"
+    yield (
+        f"size        {config.num_hidden_layers} layers of {config.hidden_size}, "
+        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
+        f"embeddings {config.embedding_size}"
+    )
+    yield f"attention   {config.attention_type or _NOT_RECORDED[checkpoint.attention_type]}"
+    each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
+    yield f"parameters  {sizes.total():,} ({each})"
     yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
     yield ""
     shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
@@ -79,19 +88,6 @@ def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Ite
         if names:
             yield f"\n{title}:"
             yield from (f"  {name}" for name in names)
-
-
-def _architecture(checkpoint: Checkpoint) -> Iterator[str]:
-    config, sizes = checkpoint.config, _sizes(checkpoint)
-    yield f"layout      {checkpoint.layout}"
-    yield (
-        f"size        {config.num_hidden_layers} layers of {config.hidden_size}, "
-        f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
-        f"embeddings {config.embedding_size}"
-    )
-    yield f"attention   {config.attention_type or _NOT_RECORDED[checkpoint.attention_type]}"
-    each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
-    yield f"parameters  {sizes.total():,} ({each})"
 
 
 _NOT_RECORDED = {
