@@ -74,7 +74,7 @@ def graph_model(
     """
     if engine == "openvino":
         return _openvino(network, precision, threads)
-    return onnx_session(_onnx_bytes(network, precision), threads=threads)
+    return onnx_session(_onnx_bytes(network, precision), threads)
 
 
 def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
@@ -124,7 +124,7 @@ def open_graph(file: Path, threads: int | None = None) -> GraphModel:
     check_packages(str(file), EXTRAS.get(engine, ""), *MODULES.get(engine, ()))
     try:
         if engine == "onnx":
-            return onnx_session(file, threads=threads)
+            return onnx_session(file, threads)
         return _openvino_file(file, threads) if engine == "openvino" else _saved_model(file)
     except InputError:
         raise
@@ -132,13 +132,10 @@ def open_graph(file: Path, threads: int | None = None) -> GraphModel:
         raise InputError(f"cannot read {file}: {error}. Export it again.") from None
 
 
-def onnx_session(
-    graph: bytes | Path, precision: Precision = "float32", threads: int | None = None
-) -> GraphModel:
+def onnx_session(graph: bytes | Path, threads: int | None = None) -> GraphModel:
     """Open an ONNX model.
 
-    precision: of a file without that metadata. threads: as of `open_graph`. Raises InputError for
-    an ONNX Runtime that is too old.
+    threads: as of `open_graph`. Raises InputError for an ONNX Runtime that is too old.
     """
     import onnxruntime
 
@@ -152,8 +149,8 @@ def onnx_session(
     # Standard graphs have the inputs of transformers; ours have `token_ids` and `segment_ids`.
     names = [tensor.name for tensor in session.get_inputs()]
     outputs = _predicted(tensor.name for tensor in session.get_outputs())
-    if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
-        precision = "int8"
+    # Graphs of other programs have no such metadata.
+    precision = session.get_modelmeta().custom_metadata_map.get(PRECISION, "float32")
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         rows = standard_rows(rows) if STANDARD_INPUTS[0] in names else rows

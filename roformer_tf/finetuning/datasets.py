@@ -118,8 +118,8 @@ class LabelledDataset:
         """
         if model.tokenizer is None:
             raise InputError("the model has no tokenizer. Set model.tokenizer to the right one.")
-        opened = Finetuned(model, model.tokenizer, self.task, KERAS)
-        return opened.predict(self.examples, batch_size)
+        opened = Finetuned(model, model.tokenizer, self.task, KERAS, batch_size=batch_size)
+        return opened.predict(self.examples)
 
     def save_model(self, model: "PretrainedModel", folder: str | Path) -> None:
         """Write model, tokenizer and task: a folder for `roformer-tf predict`, serve and export."""

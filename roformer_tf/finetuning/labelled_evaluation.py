@@ -70,7 +70,9 @@ def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
     check_output(config.output, config.data, only=(".json", ".txt"))
     texts = config.columns.text_columns
-    opened = open_finetuned(config.model, config.engine, config.precision, text_columns=texts)
+    opened = open_finetuned(
+        config.model, config.engine, config.precision, config.batch_size, text_columns=texts
+    )
     for note in opened.notes:
         say(note)
     task = opened.task
@@ -92,7 +94,7 @@ def evaluate(config: EvaluateConfig) -> None:
         raise InputError(
             f"first_stage is for reranking documents, not for {task.name}. Remove --first-stage."
         )
-    report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
+    report = evaluated(dataclasses.replace(opened, task=task), examples)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
         write_json(config.output, report)
@@ -120,9 +122,7 @@ def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout,
     return find_layout(path, columns, task.name, {task.name: task}), columns
 
 
-def evaluated(
-    finetuned: Finetuned, examples: Sequence[Example], batch_size: int = BATCH_SIZE
-) -> JsonObject:
+def evaluated(finetuned: Finetuned, examples: Sequence[Example]) -> JsonObject:
     """Predict the examples, and compare: the part of a report that is about its test set.
 
     → {"task": …, "test": {"accuracy": 0.93, …},
@@ -130,7 +130,7 @@ def evaluated(
     """
     task = finetuned.task
     encoded = task.labelling.encode(examples, finetuned.tokenizer)
-    predictions = finetuned.predict(examples, batch_size, encoded)
+    predictions = finetuned.predict(examples, encoded)
     lost = task.labelling.in_no_window(examples, finetuned.tokenizer)
     result = EvaluatedSet(
         examples=examples, lengths=encoded.lengths, in_no_window=lost, predictions=predictions

@@ -73,6 +73,8 @@ class TextEmbedder:
     """Equal for models with equal vectors, wherever and in whichever layout their weights are: a
     hash of the weights in float32, the vocabulary and the settings of the vectors."""
     choice: Choice
+    batch_size: int = BATCH_SIZE
+    """Maximum number of texts in a batch."""
 
     @property
     def size(self) -> int:
@@ -116,17 +118,15 @@ class TextEmbedder:
         note = Message("{cut:,} longer than {length} tokens and cut.", cut=cut, length=length)
         return note if cut else ""
 
-    def embed(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> np.ndarray:
+    def embed(self, texts: Iterable[str]) -> np.ndarray:
         """Vectors of texts, in their order: (texts, D) float32 of length 1.
 
         Raises InputError as `blocks` does.
         """
-        vectors = [block.vectors for block in self.blocks(texts, batch_size)]
+        vectors = [block.vectors for block in self.blocks(texts)]
         return np.concatenate(vectors) if vectors else np.zeros((0, self.size), np.float32)
 
-    def blocks(
-        self, texts: Iterable[str | list[int]], batch_size: int = BATCH_SIZE
-    ) -> Iterator[Block]:
+    def blocks(self, texts: Iterable[str | list[int]]) -> Iterator[Block]:
         """Texts in their order, some thousands at a time, with their vectors.
 
         A text may be a list of its token ids, without special tokens.
@@ -136,15 +136,13 @@ class TextEmbedder:
         for chunk in chunks(texts):
             ids = [x if isinstance(x, list) else self.tokenizer.ids(x) for x in chunk]
             rows = [row[:room] for row in ids]
-            vectors = self._vectors(rows, batch_size)
+            vectors = self._vectors(rows)
             self._check(vectors, chunk, done)
             done += len(chunk)
             cut = sum(len(row) > room for row in ids)
             yield Block(chunk, vectors, cut, [len(row) + SPECIALS for row in rows])
 
-    def passages(
-        self, texts: Sequence[str], length: int, batch_size: int = BATCH_SIZE
-    ) -> list[np.ndarray]:
+    def passages(self, texts: Sequence[str], length: int) -> list[np.ndarray]:
         """For each text the vectors of all of its passages, (passages, D).
 
         A text of more than `length` tokens is read in windows that overlap by about a quarter.
@@ -157,7 +155,7 @@ class TextEmbedder:
             rows += [ids[first:last] for first, last in spans]
             owners += [number] * len(spans)
         # The passages of all texts share batches, and are then separated again.
-        vectors = self._vectors(rows, batch_size)
+        vectors = self._vectors(rows)
         self._check(vectors, [texts[owner] for owner in owners], 0)
         # Owners [0, 0, 1, 2, 2] → cuts before rows 2 and 3, where the next text begins.
         return np.split(vectors, np.searchsorted(owners, np.arange(1, len(texts))))
@@ -167,12 +165,12 @@ class TextEmbedder:
         vectors = vectors[:, : self.size]
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
 
-    def _vectors(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
+    def _vectors(self, ids: list[list[int]]) -> np.ndarray:
         """The vectors of rows of ids without special tokens: (rows, D)."""
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
         # Special tokens are added here, so that each passage of a text has its own.
         rows = [[first, *row, last] for row in ids]
-        return self.finished(np.stack(run_rows(self.pooled, rows, None, batch_size)))
+        return self.finished(np.stack(run_rows(self.pooled, rows, None, self.batch_size)))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[Any], done: int) -> None:
         """Raise DamagedError, with its text, for a bad vector; `done` texts came before."""
@@ -215,7 +213,7 @@ class VectorSettings:
     def open(self, source: str | Path) -> TextEmbedder:
         """Open a model with these settings."""
         with open_model(source, self.engine, self.precision) as opened:
-            return embedder_from(opened, self)
+            return replace(embedder_from(opened, self), batch_size=self.batch_size)
 
 
 def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:

@@ -67,7 +67,7 @@ def embed_file(config: EmbedConfig) -> None:
         vector_file(config.output, embedder, len(texts)) as write,
         Progress(desc=Message("embed"), unit=Message("texts"), total=len(texts)) as bar,
     ):
-        for block in embedder.blocks(texts, config.vectors.batch_size):
+        for block in embedder.blocks(texts):
             write(block.texts, block.vectors)
             bar.update(len(block.texts))
             cut += block.cut

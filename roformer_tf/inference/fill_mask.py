@@ -75,18 +75,19 @@ class MaskedModel(NamedTuple):
     model: Any
     tokenizer: RoFormerTokenizer
     choice: Choice = KERAS
+    batch_size: int = BATCH_SIZE
 
     @classmethod
-    def of(cls, opened: OpenedModel) -> "MaskedModel":
+    def of(cls, opened: OpenedModel, batch_size: int = BATCH_SIZE) -> "MaskedModel":
         """Use an opened checkpoint as a masked language model, whatever it was trained for."""
         tokenizer, choice = opened.tokenizer, opened.choice()
         changes = {"attention_type": "bidirectional"}
         model = opened.model("masked", "RoFormerForMaskedLM", choice, changes=changes)
-        return cls(model, tokenizer, choice)
+        return cls(model, tokenizer, choice, batch_size)
 
 
 def candidates(
-    masked: MaskedModel, texts: Sequence[str], top: int = 5, batch_size: int = BATCH_SIZE
+    masked: MaskedModel, texts: Sequence[str], top: int = 5
 ) -> list[list[list[Candidate]]]:
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
@@ -97,7 +98,7 @@ def candidates(
     rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
     positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]
     # By the index of a text, since batches are formed by length, not in the order of the texts.
-    by_row = dict(masked_logits(masked.model, rows, positions, batch_size))
+    by_row = dict(masked_logits(masked.model, rows, positions, masked.batch_size))
     logits = [by_row[row] for row in range(len(rows))]
     check_finite(logits)
     allowed = _allowed(tokenizer, logits[0].shape[1] if texts else 0)

@@ -68,12 +68,11 @@ class Finetuned:
     """For the user: what was chosen without being asked for, and what int8 costs."""
     lexical: LexicalFeatures | None = None
     """TF-IDF that its predictions are combined with."""
+    batch_size: int = BATCH_SIZE
+    """Maximum number of texts in a batch."""
 
     def predict(
-        self,
-        examples: Sequence[Example],
-        batch_size: int = BATCH_SIZE,
-        encoded: EncodedTexts | None = None,
+        self, examples: Sequence[Example], encoded: EncodedTexts | None = None
     ) -> list[Prediction]:
         """Predict each example, whatever its label; `encoded` if they are encoded already."""
         if encoded is None:
@@ -82,7 +81,7 @@ class Finetuned:
         if not self.tokenizer.segments:
             segments = list(map(np.zeros_like, encoded.segment_ids))
             encoded = dataclasses.replace(encoded, segment_ids=segments)
-        predictions = predict_encoded(self.model, self.task, encoded, batch_size)
+        predictions = predict_encoded(self.model, self.task, encoded, self.batch_size)
         if self.lexical is None:
             return predictions
         return self.lexical.combined(self.task, examples, predictions)
@@ -250,12 +249,15 @@ class OpenedModel:
 
         needed: the parts that the Keras model reads. changes: of the configuration.
         """
-        if choice.engine != "keras":
-            network = self.network(part, changes=changes)
-            return graph_model(network, choice.engine, choice.precision, self.threads)
-        from roformer_tf.models import heads
+        if choice.engine == "keras":
+            from roformer_tf.models import heads
 
-        return self.keras_model(getattr(heads, name), choice.precision, *needed, **changes)
+            return self.keras_model(getattr(heads, name), choice.precision, *needed, **changes)
+        if self.shared is not None:
+            # One of several server processes maps the graph that the first one has written.
+            return onnx_session(self.shared, self.threads)
+        network = self.network(part, changes=changes)
+        return graph_model(network, choice.engine, choice.precision, self.threads)
 
     @property
     def vector_attention(self) -> str:
@@ -313,17 +315,9 @@ class OpenedModel:
         if self.precision == "int8":
             measured = f"roformer-tf evaluate {self.name} --precision int8 --data F"
             notes.append(f"int8 may change some answers: `{measured}` measures its accuracy.")
-        model: Any
-        if choice.engine == "keras":
-            model = self.keras_model(task.objective.model_class(), choice.precision)
-        elif self.shared is not None:
-            # One of several server processes maps the graph that the first one has written.
-            model = onnx_session(self.shared, choice.precision, self.threads)
-        else:
-            part = task.decoding.graph_part
-            changes = {"attention_type": self.vector_attention} if part == "pooled" else {}
-            network = self.network(part, changes=changes)
-            model = graph_model(network, choice.engine, choice.precision, self.threads)
+        part = task.decoding.graph_part
+        changes = {"attention_type": self.vector_attention} if part == "pooled" else {}
+        model = self.model(part, task.objective.model_name, choice, changes=changes)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
         return Finetuned(model, tokenizer, task, choice, tuple(notes))
@@ -360,11 +354,15 @@ def open_model(
 
 
 def open_finetuned(
-    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **fields: Any
+    source: str | Path,
+    engine: Engine = "auto",
+    precision: Precision | None = None,
+    batch_size: int = BATCH_SIZE,
+    **fields: Any,
 ) -> Finetuned:
     """`OpenedModel.finetuned` of a source that nothing else is read from; as `open_model`."""
     with open_model(source, engine, precision, **fields) as opened:
-        return opened.finetuned()
+        return dataclasses.replace(opened.finetuned(), batch_size=batch_size)
 
 
 def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | None:

@@ -104,7 +104,9 @@ def predict_file(config: PredictConfig) -> None:
     """
     check_output(config.output, config.input, only=WRITTEN)
     columns = config.reading.text_columns
-    finetuned = open_finetuned(config.model, config.engine, config.precision, text_columns=columns)
+    finetuned = open_finetuned(
+        config.model, config.engine, config.precision, config.batch_size, text_columns=columns
+    )
     report(*finetuned.notes)
     if config.labels:
         finetuned = finetuned.with_task(finetuned.task.with_labels(config.labels, config.template))
@@ -126,7 +128,7 @@ def predict_file(config: PredictConfig) -> None:
         for chunk in chain([first], parts):
             good = [row for row in chunk if isinstance(row, Example)]
             encoded = task.labelling.encode(good, finetuned.tokenizer)
-            predictions = finetuned.predict(good, config.batch_size, encoded)
+            predictions = finetuned.predict(good, encoded)
             for row in table.rows_of(chunk, predictions, encoded.lengths.tolist()):
                 out.write(row)
             out.flush()
@@ -207,9 +209,10 @@ class _Table:
             counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts += ", …"
-            entities, labels = Message("entities {counts}"), Message("labels {counts}")
-            template = entities if self.task.labelling.has_units else labels
-            facts.append(Message(template.template, counts=counts))
+            if self.task.labelling.has_units:
+                facts.append(Message("entities {counts}", counts=counts))
+            else:
+                facts.append(Message("labels {counts}", counts=counts))
         if self.cut:
             where = Message("--with-text marks them")
             if self.marked:

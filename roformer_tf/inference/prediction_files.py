@@ -15,18 +15,16 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable, is_folder, temporary_file
+from roformer_tf.labelled.examples import Example
 from roformer_tf.readers.kinds import KINDS, SPREADSHEETS
 from roformer_tf.readers.streams import DECOMPRESSORS
+from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import until_pipe_closes
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.labelled.examples import Example
-    from roformer_tf.tasks.base import Prediction, Task
 
 # The name of the standard output.
 STANDARD = "-"
@@ -54,7 +52,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-def cell_names(task: "Task") -> list[str]:
+def cell_names(task: Task) -> list[str]:
     """Names of the columns of a prediction: the task's own, and `error`."""
     return [*task.decoding.cell_names(), ERROR]
 
@@ -72,7 +70,7 @@ def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def cells(example: "Example", prediction: "Prediction", task: "Task") -> dict[str, Any]:
+def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
     """A prediction by column: texts, numbers, tuples of them, and entities; no error."""
     return dict(
         zip(cell_names(task), [*task.decoding.cells(example, prediction), None], strict=True)
@@ -127,7 +125,7 @@ def _is_same_file(name: str, output: str | Path) -> bool:
 
 
 @contextmanager
-def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator[PredictionFile]:
+def prediction_file(output: str, names: Sequence[str], task: Task) -> Iterator[PredictionFile]:
     """A file with a header that is written whole or not at all; "-" is the standard output.
 
     Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where

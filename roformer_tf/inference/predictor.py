@@ -172,10 +172,11 @@ def load(
             return _of_task(opened, batch_size, top)
         is_for_vectors = opened.has_embedding_file
         if not is_for_vectors and opened.is_masked_lm:
-            return _of_masks(opened, top or TOP_TOKENS, batch_size)
+            return _of_masks(opened, batch_size, top or TOP_TOKENS)
         if top is not None:
             raise InputError(f"top is {top}, but {opened.name} gives vectors. Omit top.")
         embedder = embedder_from(opened, VectorSettings())
+        embedder = dataclasses.replace(embedder, batch_size=batch_size)
         if not is_for_vectors and embedder.config.pooling == "mean":
             is_lm = opened.scores_vocabulary
             kind = "a causal language model" if is_lm else "an encoder without a head"
@@ -185,7 +186,7 @@ def load(
                 opened.name,
                 kind,
             )
-        return _of_vectors(embedder, batch_size)
+        return _of_vectors(embedder)
 
 
 def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor:
@@ -193,36 +194,36 @@ def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor
     finetuned = opened.finetuned()
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top)
-    finetuned = dataclasses.replace(finetuned, task=task)
+    finetuned = dataclasses.replace(finetuned, task=task, batch_size=batch_size)
     counts: tuple[int, ...] = (len(task.text_columns),)
     if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
         counts = (1, 2)  # a head trained elsewhere does not say whether it takes a pair
     samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
-    return _warm(finetuned.model, _predictor(finetuned, counts, batch_size), samples)
+    return _warm(finetuned.model, _predictor(finetuned, counts), samples)
 
 
-def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: int) -> Predictor:
+def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...]) -> Predictor:
     """A model of a task as a function of texts."""
     task = finetuned.task
 
     def asked(labels: Sequence[str], template: str | None) -> Predictor:
-        return _predictor(finetuned.with_task(task.with_labels(labels, template)), (1,), batch_size)
+        return _predictor(finetuned.with_task(task.with_labels(labels, template)), (1,))
 
     def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [
             task.labelling.for_prediction(Example(example, None, f"text {number}"))
             for number, example in enumerate(texts)
         ]
-        predictions = finetuned.predict(examples, batch_size)
+        predictions = finetuned.predict(examples)
         as_json = map(task.decoding.as_json, examples, predictions)
         return [{key: _plain(x) for key, x in each.items()} for each in as_json]
 
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
 
-def _of_masks(opened: OpenedModel, top: int, batch_size: int) -> Predictor:
+def _of_masks(opened: OpenedModel, batch_size: int, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
-    model = MaskedModel.of(opened)
+    model = MaskedModel.of(opened, batch_size)
     _warn(opened, [model.choice.note])
 
     def predict(examples: Sequence[Texts]) -> list[Prediction]:
@@ -232,19 +233,18 @@ def _of_masks(opened: OpenedModel, top: int, batch_size: int) -> Predictor:
                 "filled": filled(text, masks, "{}"),
                 "scores": [{x.token: shortest(x.probability) for x in mask} for mask in masks],
             }
-            for text, masks in zip(texts, candidates(model, texts, top, batch_size), strict=True)
+            for text, masks in zip(texts, candidates(model, texts, top), strict=True)
         ]
 
     samples = [("好" * 20 * count + MASK * count,) for count in (1, 2)]
     return _warm(model.model, Predictor(predict, ("text",), (1,)), samples)
 
 
-def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
+def _of_vectors(embedder: TextEmbedder) -> Predictor:
     """A vector of each text."""
 
     def predict(texts: Sequence[Texts]) -> list[Prediction]:
-        vectors = embedder.embed((text for (text,) in texts), batch_size)
-        return [{"vector": vector} for vector in vectors]
+        return [{"vector": vector} for vector in embedder.embed(text for (text,) in texts)]
 
     samples = [("好" * 20 * count,) for count in (1, 2)]
     return _warm(embedder.pooled, Predictor(predict, ("text",), (1,)), samples)

@@ -11,7 +11,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message
@@ -62,7 +61,7 @@ def similarity(config: SimilarityConfig) -> None:
     check_output(config.output, config.input)
     if config.input is None:
         embedder = _opened(config, config.text)
-        vectors = embedder.embed(config.text, config.vectors.batch_size)
+        vectors = embedder.embed(config.text)
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
@@ -74,19 +73,17 @@ def similarity(config: SimilarityConfig) -> None:
     ):
         out.write(tsv_line((*PAIR, SCORE)))
         for chunk in chunks(pairs, CHUNK // 2):  # two texts each
-            scores = cosines(embedder, chunk, config.vectors.batch_size)
+            scores = cosines(embedder, chunk)
             for pair, cosine in zip(chunk, scores.tolist(), strict=True):
                 out.write(tsv_line((*pair, f"{cosine:.6f}")))
             bar.update(len(chunk))
 
 
-def cosines(
-    embedder: TextEmbedder, pairs: Sequence[Sequence[str]], batch_size: int = BATCH_SIZE
-) -> np.ndarray:
+def cosines(embedder: TextEmbedder, pairs: Sequence[Sequence[str]]) -> np.ndarray:
     """The cosine of each pair of texts, (pairs,) float32. Equal texts are read once."""
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     index = {text: number for number, text in enumerate(texts)}
-    vectors = embedder.embed(texts, batch_size)
+    vectors = embedder.embed(texts)
     # (pairs, D) each; the vectors have length 1, so their products are cosines.
     first, second = (vectors[[index[pair[side]] for pair in pairs]] for side in (0, 1))
     return np.einsum("nd,nd->n", first, second)

@@ -122,7 +122,9 @@ def search(config: SearchConfig) -> None:
         return
     vectors, reranker = config.vectors, None
     if config.rerank is not None:
-        reranker = open_reranker(config.rerank, vectors.engine, vectors.precision)
+        reranker = open_reranker(
+            config.rerank, vectors.engine, vectors.precision, vectors.batch_size
+        )
     queries = _queries(config)
     with ExitStack() as stack:
         # Errors are ignored, since Windows cannot remove a file that another program has opened.
@@ -144,13 +146,7 @@ def search(config: SearchConfig) -> None:
         if config.where is not None:
             parse_filter(config.where, index.fields)  # before the header of the output
         retriever = Retriever(
-            index,
-            embedder,
-            config.hybrid,
-            config.hybrid_weight,
-            reranker,
-            config.rerank_top,
-            vectors.batch_size,
+            index, embedder, config.hybrid, config.hybrid_weight, reranker, config.rerank_top
         )
         _search(retriever, queries, config)
 
@@ -205,7 +201,6 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
         passage_length=config.passage_length,
         hybrid_weight=config.hybrid_weight,
         beginning_weight=config.beginning_weight,
-        batch_size=config.vectors.batch_size,
     )
     if config.index is None:
         return

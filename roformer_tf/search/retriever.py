@@ -2,12 +2,12 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
@@ -16,9 +16,6 @@ from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.reranking import Reranking, fused
 from roformer_tf.tasks.classification import ENTAILMENT
-
-if TYPE_CHECKING:
-    from roformer_tf.inference.embed import TextEmbedder
 
 # Queries that are embedded at a time.
 QUERIES = 1024
@@ -43,22 +40,26 @@ class Reranker:
     weight: float = 1.0
     """Of its scores relative to the search's, from 0 to 1."""
 
-    def scores(self, query: str, documents: Sequence[str], batch_size: int) -> np.ndarray:
+    def scores(self, query: str, documents: Sequence[str]) -> np.ndarray:
         """How well each document matches the query, (documents,) float32."""
         labelling = self.finetuned.task.labelling
         examples = [labelling.for_prediction(Example((query, x), None, "")) for x in documents]
-        predictions = self.finetuned.predict(examples, batch_size)
+        predictions = self.finetuned.predict(examples)
         return np.array([x.scores[self.label] for x in predictions], np.float32)
 
 
 def open_reranker(
-    folder: str, engine: Engine = "auto", precision: Precision | None = None
+    folder: str,
+    engine: Engine = "auto",
+    precision: Precision | None = None,
+    batch_size: int = BATCH_SIZE,
 ) -> Reranker:
     """Open a model that `finetune` made on pairs, with a label or a number for each.
 
     Raises InputError for another model, and where no label means that two texts belong together.
     """
-    finetuned = open_finetuned(folder, engine, precision, text_columns=("query", "document"))
+    columns = ("query", "document")
+    finetuned = open_finetuned(folder, engine, precision, batch_size, text_columns=columns)
     report(*finetuned.notes)
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"
@@ -97,14 +98,13 @@ class Retriever:
     """An open index, the model of its vectors, and how it is searched."""
 
     index: SearchIndex
-    embedder: "TextEmbedder"
+    embedder: TextEmbedder
     hybrid: bool = False
     weight: float | None = None
     """Of a cosine, which implies a hybrid search; by default the index's own."""
     reranker: Reranker | None = None
     reranked: int = 50
     """How many of the first documents the reranker orders."""
-    batch_size: int = BATCH_SIZE
 
     def results(
         self, queries: Sequence[str], top: int, where: str | None = None
@@ -112,7 +112,7 @@ class Retriever:
         """The best documents of each query, in the order of the queries."""
         for start in range(0, len(queries), QUERIES):
             texts = queries[start : start + QUERIES]
-            vectors = self.embedder.embed(texts, self.batch_size)
+            vectors = self.embedder.embed(texts)
             yield from map(self.index.read, self.hits(texts, vectors, top, where))
 
     def hits(
@@ -133,7 +133,7 @@ class Retriever:
             return hits
         # May be fewer than the hits, if documents were deleted after the search.
         results = self.index.read(hits[: self.reranked])
-        scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
+        scores = self.reranker.scores(query, [x.text for x in results])
         weight = self.reranker.weight
         combined = scores if weight == 1 else fused([x.score for x in results], scores, weight)
         order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order

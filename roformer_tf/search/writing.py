@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.search.database import (
     Connection,
@@ -29,9 +29,6 @@ from roformer_tf.search.index import Manifest, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.inference.embed import TextEmbedder
 
 # Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
@@ -52,13 +49,12 @@ class Added:
 
 def add_documents(
     folder: str | Path,
-    embedder: "TextEmbedder",
+    embedder: TextEmbedder,
     documents: Sequence[Document],
     *,
     passage_length: int | None = None,
     hybrid_weight: float | None = None,
     beginning_weight: float | None = None,
-    batch_size: int = BATCH_SIZE,
 ) -> Added:
     """Create an index of documents, or add them to the one that is there.
 
@@ -84,7 +80,7 @@ def add_documents(
         with Progress(desc=Message("index"), unit=Message("documents"), total=len(changed)) as bar:
             for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
                 texts = [document.text for document in block]
-                passages = embedder.passages(texts, manifest.passage_length, batch_size)
+                passages = embedder.passages(texts, manifest.passage_length)
                 # After the model has run: other processes can write during the slow step.
                 with transaction(connection):
                     write_block(connection, block, passages)
@@ -112,7 +108,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
 def _manifest(
     connection: Connection,
     folder: Path,
-    embedder: "TextEmbedder",
+    embedder: TextEmbedder,
     passage_length: int | None,
     weights: Mapping[str, Any],
 ) -> Manifest:

@@ -11,7 +11,7 @@ OpenAI's /v1/completions is in `openai_completions`.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Request
@@ -35,9 +35,8 @@ from roformer_tf.serving.generation_jobs import (
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_completions import add_completions
 from roformer_tf.serving.schemas import SAMPLE, GeneratedText, GenerateRequest, Generations
-from roformer_tf.serving.serve_vectors import add_vectors
+from roformer_tf.serving.serve_vectors import ServedVectors, add_vectors, vector_queue
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.serving.vector_batches import ServedVectors, vector_queue
 
 if TYPE_CHECKING:
     from roformer_tf.models.generator import Continuation
@@ -65,7 +64,7 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
     if getattr(model, "pooler", None) is not None:
         with open_model(source) as opened:
             settings = embedding_settings(opened.checkpoint, opened.files)
-        embedder = embedder_of(model, name, settings)
+        embedder = replace(embedder_of(model, name, settings), batch_size=config.batch_size)
         # Computes vectors once, so that the first request is not slow.
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     model.generate([SAMPLE], max_tokens=16)

@@ -7,43 +7,69 @@ POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [predictio
                of models that can be asked for labels also
                {"texts": [text, …], "labels": [label, …], "template"?} → {"predictions": […]}
 
-X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
-the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}. Of multiple
-choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices": [X, …]}, …]}.
+X is a text; of a pair a list of two texts, of a ranking a list of three. A question may also be
+{"question": Q, "context": C}. Of multiple choice X is {"text": X, "choices": [X, …]}, or {"texts":
+[{"text": X, "choices": [X, …]}, …]}.
+
+A model of pairs also orders documents by their relevance to a query:
+
+POST /v1/rerank, /v2/rerank   as at Jina and Cohere: {"query", "documents", "top_n"?, …}
+                              → {"results": [{"index", "relevance_score"}, …], …}
+POST /rerank                  the same; or as at Text Embeddings Inference: {"query", "texts", …}
+                              → [{"index", "score"}, …]
+
+The relevance is the probability of the label that `search.retriever.relevant_label` finds, or what
+a regression predicts.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import uuid
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from typing import Annotated, Any, NamedTuple
+from functools import partial
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
+import numpy as np
 from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, Field
 
 from roformer_tf.engines.choice import KERAS, Choice
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import grouped
-from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
+from roformer_tf.search.retriever import relevant_label
+from roformer_tf.serving.application import ModelRoutes, check_lengths, check_texts, json_response
 from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.rerank_routes import Predict, add_rerank
 from roformer_tf.serving.schemas import (
     CHOICES_REQUEST,
     QUESTION_REQUEST,
     SAMPLE,
     AskedRequest,
+    CompatibleRequest,
+    ManyDocuments,
+    ManyTexts,
     Predictions,
     TeiScore,
+    Text,
+    either,
+    has,
     predict_request,
 )
 from roformer_tf.serving.settings import Limits, ServeConfig, WorkerPart
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.decoding import NumberDecoding
+from roformer_tf.tasks.probabilities import SMALLEST, shortest
+from roformer_tf.top_k import top_k
 
 # Tokens of a batch: twice what keeps a CPU busy.
 BATCH_TOKENS = 2048
 # Characters of the texts of a short response.
 SHORT = 1000
+# Texts, and the task if it is not that of the model → the examples and their predictions.
+Predict: TypeAlias = Callable[..., Awaitable[list[tuple[Example, Prediction]]]]
+DOCUMENTS = {"query": SAMPLE, "documents": [SAMPLE], "top_n": 1}
 
 
 class ServedTask(NamedTuple):
@@ -69,7 +95,7 @@ def load_served_task(
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
     of_part = part._asdict() if part else {}
-    opened = open_finetuned(source, config.engine, config.precision, **of_part)
+    opened = open_finetuned(source, config.engine, config.precision, config.batch_size, **of_part)
     if part is None:  # else the first process has printed it
         report(*opened.notes)
     if len(config.model) == 1 or opened.task.decoding.lists_labels:
@@ -78,7 +104,7 @@ def load_served_task(
 
     def run(examples: list[Example], asked: Task | None = None) -> list[Prediction]:
         model = opened.with_task(asked) if asked else opened
-        return model.predict(examples, config.batch_size)
+        return model.predict(examples)
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
@@ -177,3 +203,103 @@ def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     scores = prediction.get("scores", prediction)
     ordered = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ordered]
+
+
+# The routes that order documents
+
+
+class RerankRequest(CompatibleRequest):
+    """Cohere's and Jina's request to order documents."""
+
+    query: Text
+    documents: ManyDocuments
+    top_n: int | None = Field(None, ge=1, description="Number of results. Default: all.")
+    return_documents: bool | None = Field(None, description="Return texts. Default: false.")
+
+
+class RerankResult(BaseModel):
+    """A document, by its index in the request."""
+
+    index: int
+    relevance_score: float = Field(description="Probability that they belong together.")
+    document: dict[str, str] | None = None
+
+
+class RerankResults(BaseModel):
+    """Documents, the most relevant first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+
+
+class TeiRerankRequest(CompatibleRequest):
+    """Text Embeddings Inference's request to order texts; long ones are always truncated."""
+
+    query: Text
+    texts: ManyTexts
+    raw_scores: bool = Field(False, description="Return log odds instead of probabilities.")
+    return_text: bool = False
+
+
+class TeiRank(BaseModel):
+    """A text, by its index in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+AnyRerankRequest: Any = either(RerankRequest, TeiRerankRequest, has("texts"))
+
+
+def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limits: Limits) -> None:
+    """Add the routes of a model of pairs."""
+
+    async def scores(query: str, texts: list[str], log_odds: bool = False) -> list[float]:
+        label = relevant_label(task, name)
+        check_lengths([query], limits, "query")
+        check_lengths(texts, limits)
+        predictions = await predict([(query, text) for text in texts])
+        return [relevance(x, task, label, log_odds) for _, x in predictions]
+
+    post = partial(
+        router.post, summary="Order documents, best first", response_model_exclude_none=True
+    )
+
+    @post("/v1/rerank", responses=OPENAI_ERRORS)
+    @post("/v2/rerank", responses=COHERE_ERRORS)
+    async def ranked(body: Annotated[RerankRequest, Body(examples=[DOCUMENTS])]) -> RerankResults:
+        texts = body.documents
+        relevances = await scores(body.query, texts)
+        results = [
+            RerankResult(
+                index=index,
+                relevance_score=relevances[index],
+                document={"text": texts[index]} if body.return_documents else None,
+            )
+            for index in top_k(np.array(relevances), body.top_n or len(texts)).tolist()
+        ]
+        return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
+
+    @post("/rerank")
+    async def rerank(
+        body: Annotated[AnyRerankRequest, Body(examples=[DOCUMENTS])],
+    ) -> RerankResults | list[TeiRank]:
+        if not isinstance(body, TeiRerankRequest):
+            return await ranked(body)
+        relevances = await scores(body.query, body.texts, body.raw_scores)
+        return [
+            TeiRank(index=i, score=relevances[i], text=body.texts[i] if body.return_text else None)
+            for i in top_k(np.array(relevances), len(relevances)).tolist()
+        ]
+
+
+def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = False) -> float:
+    """The probability of a label, or its log odds; or the number that is predicted."""
+    score = prediction.scores[label]
+    if not (task.labels and log_odds):
+        return shortest(score)
+    # Not 1 - score: in float32, a score above 0.99999997 is 1, and the difference 0.
+    rest = np.delete(prediction.scores, label).sum()
+    return float(np.log(max(float(score), SMALLEST)) - np.log(max(float(rest), SMALLEST)))

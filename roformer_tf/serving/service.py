@@ -17,9 +17,8 @@ from roformer_tf.serving.application import ModelRoutes, create_app
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 from roformer_tf.serving.serve_predictions import load_served_task, task_routes
-from roformer_tf.serving.serve_vectors import WARM_UP, vector_routes
+from roformer_tf.serving.serve_vectors import WARM_UP, ServedVectors, vector_routes
 from roformer_tf.serving.settings import ServeConfig, WorkerPart
-from roformer_tf.serving.vector_batches import ServedVectors
 
 # The settings of models that --index does not belong to.
 WITHOUT_INDEX: dict[str, Any] = {"index": None, "hybrid": False, "rerank": None, "writable": False}
@@ -99,8 +98,10 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
 
     Raises InputError where either cannot be opened, and for an index of another model.
     """
-    engine, precision = config.engine, config.precision
-    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=engine)
+    engine, precision, size = config.engine, config.precision, config.batch_size
+    vectors = VectorSettings(
+        pooling=config.pooling, precision=precision, engine=engine, batch_size=size
+    )
     if config.index is None:
         embedder = vectors.open(source)
         embedder.embed(WARM_UP)  # so that the first request is not slow
@@ -108,9 +109,7 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
     index = SearchIndex(config.index)
     embedder = index.manifest.settings(vectors).open(source)
     index.manifest.check_model(index.folder, embedder)
-    reranker = open_reranker(config.rerank, engine, precision) if config.rerank else None
-    retriever = Retriever(
-        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
-    )
+    reranker = open_reranker(config.rerank, engine, precision, size) if config.rerank else None
+    retriever = Retriever(index, embedder, config.hybrid, reranker=reranker)
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)

@@ -71,9 +71,10 @@ def test_vectors_equal_bert4keras(name, released, recorded, record_property):
 
 @pytest.mark.parametrize(("pooling", "dimensions"), [(None, None), ("cls", None), ("mean", 7)])
 def test_vectors_are_in_order_and_independent_of_the_batch(pooling, dimensions, released):
-    embedder = VectorSettings(pooling=pooling, dimensions=dimensions).open(released("char"))
+    settings = VectorSettings(pooling=pooling, dimensions=dimensions, batch_size=3)
+    embedder = settings.open(released("char"))
     want = separately_embedded(released("char"), TEXTS, pooling or "mean", dimensions=dimensions)
-    got = embedder.embed(iter(TEXTS), batch_size=3)
+    got = embedder.embed(iter(TEXTS))
     assert (got.dtype, got.shape) == (np.float32, (len(TEXTS), dimensions or 32))
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert embedder.embed([]).shape == (0, dimensions or 32)

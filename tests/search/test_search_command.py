@@ -215,7 +215,7 @@ def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
     class Scorer:
         weight: float
 
-        def scores(self, query, documents, batch_size):
+        def scores(self, query, documents):
             return np.array([texts.index(text) for text in documents], np.float32)
 
     with eagerly():
@@ -368,10 +368,10 @@ def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
         with pytest.raises(InputError, match="or a model of pairs"):
             open_reranker(finetuned(name))
         return
-    model = open_reranker(finetuned("pair"))
+    model = open_reranker(finetuned("pair"), batch_size=2)
     assert isinstance(model, Reranker)
     assert model.label == 1
-    scores = model.scores("今天", ["好", "北京", "好"], 2)
+    scores = model.scores("今天", ["好", "北京", "好"])
     assert scores.dtype == np.float32
     assert scores[0] == scores[2] != scores[1]
     monkeypatch.setattr(retriever, "RELATED", ("是",))

@@ -11,9 +11,9 @@ from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.serve_vectors import VectorQuery, vector_queue
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import Limits, ServeConfig
-from roformer_tf.serving.vector_batches import VectorQuery, vector_queue
 from tests.support.service_app import create_vector_app, served_vectors
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")

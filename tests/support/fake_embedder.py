@@ -23,11 +23,11 @@ class FakeEmbedder:
         total = np.sum([_of_character(x, self.size) for x in passage], axis=0)
         return (total / np.linalg.norm(total)).astype(np.float32)
 
-    def embed(self, texts, batch_size=32):
+    def embed(self, texts):
         return np.stack([self.vector(text) for text in texts])
 
     def passages_of(self, text, length):
         return [text[start : start + length] for start in range(0, len(text), length)]
 
-    def passages(self, texts, length, batch_size=32):
+    def passages(self, texts, length):
         return [self.embed(self.passages_of(text, length)) for text in texts]

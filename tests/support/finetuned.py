@@ -12,4 +12,5 @@ def load_finetuned(folder, precision="float32"):
 
 def predict(model, tokenizer, task, examples, batch_size=32):
     """Predict each example, whatever its label."""
-    return Finetuned(model, tokenizer, task, KERAS).predict(examples, batch_size)
+    opened = Finetuned(model, tokenizer, task, KERAS, batch_size=batch_size)
+    return opened.predict(examples)

@@ -193,7 +193,7 @@ def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
                 for x in (None, reranker)
             )
         documents = [hit.text for hit in plain]
-        prediction = Prediction((), reranker.scores("今天", documents, 8))
+        prediction = Prediction((), reranker.scores("今天", documents))
     for number, hit in enumerate(reranked[:3]):
         relevance = tuple(float(text == hit.text) for text in documents)
         label = Judgment(relevance, tuple(x.score for x in plain))

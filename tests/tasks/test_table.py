@@ -186,7 +186,6 @@ def test_no_other_module_names_a_task():
         ("tokenizer_json.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # the task name in the service's responses
         ("embed_file.py", "embedding"),  # the column of vectors
-        ("openai_embeddings.py", "embedding"),
         ("annotations.py", "spans"),  # a common name of an entity column
     }
 
