@@ -11,11 +11,10 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.models.beam_search import BeamSearch
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.models.rows import check_finite, grouped
-from roformer_tf.models.sampling import distribution, draw, penalize_repetition
+from roformer_tf.models.strategies import BeamSearch, distribution, draw, penalize_repetition
 
 # Added by bert4keras to probabilities, whose logarithms it sums.
 SMALLEST = 1e-12

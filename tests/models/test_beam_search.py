@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from roformer_tf.models.beam_search import BeamSearch
+from roformer_tf.models.strategies import BeamSearch
 
 END, A, B, C = range(4)
 

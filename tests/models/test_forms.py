@@ -12,8 +12,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.models.onnx_step import OnnxStep
+from roformer_tf.models.incremental import IncrementalDecoder, OnnxStep
 
 FORMS = {
     "a quarter": {"rotary_share": 0.25},

@@ -7,8 +7,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
-from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
-from roformer_tf.models.onnx_step import OnnxStep
+from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder, OnnxStep
 
 VOCABULARY = 50
 PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]

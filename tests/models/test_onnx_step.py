@@ -6,10 +6,9 @@ import pytest
 from keras import ops
 
 from roformer_tf.kernels.forms import plain_forms
-from roformer_tf.models import onnx_step
+from roformer_tf.models import incremental
 from roformer_tf.models.heads import RoFormerForCausalLM
-from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder
-from roformer_tf.models.onnx_step import OnnxStep
+from roformer_tf.models.incremental import CHUNK, STEP, IncrementalDecoder, OnnxStep
 
 engine = pytest.importorskip("roformer_tf.engines.step_session", reason="needs the extra [onnx]")
 pytestmark = [
@@ -189,7 +188,7 @@ def test_unsupported_models_are_decoded_by_keras(tiny, no_garbage_collection, mo
         patch.setattr("onnxruntime.__version__", "1.21.1")
         assert not OnnxStep.can_read(model)
     with monkeypatch.context() as patch:
-        patch.setattr(onnx_step, "installed", lambda engine: False)
+        patch.setattr(incremental, "installed", lambda engine: False)
         assert not OnnxStep.can_read(model)
     adapted = model_of(tiny)
     adapted.encoder.layer_stack[0].attention.query_dense.enable_lora(2)

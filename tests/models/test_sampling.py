@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 from scipy import stats
 
-from roformer_tf.models.sampling import (
+from roformer_tf.models.strategies import (
     SHORTLIST,
     distribution,
     draw,
