@@ -10,7 +10,7 @@ import pytest
 from roformer_tf import load
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.openai_completions import before_stop, final_length
+from roformer_tf.serving.serve_generation import before_stop, final_length
 from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
