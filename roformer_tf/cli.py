@@ -79,12 +79,12 @@ COMMANDS = {
         usual="input output with-text top-k text-columns batch-size engine precision",
     ),
     "embed": Command(
-        "roformer_tf.inference.embed_file:embed_file",
+        "roformer_tf.inference.vector_files:embed_file",
         "write a vector for each text of a file",
         usual="input output pooling dimensions text-columns max-length batch-size engine",
     ),
     "similarity": Command(
-        "roformer_tf.inference.similarity:similarity",
+        "roformer_tf.inference.vector_files:similarity",
         "compute the similarity of texts by their vectors",
         usual="input output pooling text-columns batch-size engine precision",
     ),

@@ -273,7 +273,7 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
     """Vectors of all lines of a file, written like `embed` writes them but without its checks."""
     from roformer_tf.inference.embed import VectorSettings
-    from roformer_tf.inference.embed_file import vector_file
+    from roformer_tf.inference.vector_files import vector_file
 
     embedder = VectorSettings(precision=dtype).open(model)
     folder = tempfile.TemporaryDirectory()  # deleted when it is garbage-collected

@@ -185,7 +185,7 @@ def test_no_other_module_names_a_task():
         ("heads.py", "embedding"),  # an output name of SimBERT-style models
         ("tokenizer_json.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # the task name in the service's responses
-        ("embed_file.py", "embedding"),  # the column of vectors
+        ("vector_files.py", "embedding"),  # the column of vectors
         ("annotations.py", "spans"),  # a common name of an entity column
     }
 
