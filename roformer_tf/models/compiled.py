@@ -52,7 +52,9 @@ class Compiled:
         The first call of a kind is Keras' own: tracing takes as long as twenty calls.
         """
         is_inference = settings in ({}, {"training": False}, {"training": None})
-        if not (is_inference and _is_known(inputs)):
+        on_tensorflow = keras.backend.backend() == "tensorflow"
+        # Only integers with values: those of a traced function have none.
+        if not (on_tensorflow and is_inference and all(map(is_known_integer, inputs.values()))):
             return None
         if not is_called_alone(keras) or model.run_eagerly or not _is_ours(model):
             return None
@@ -72,12 +74,6 @@ class Compiled:
 
         function: Callable[..., Any] | None = self.kept(model, kind, traced)
         return function
-
-
-def _is_known(inputs: Mapping[str, Any]) -> bool:
-    """Whether inputs are integers with values, on TensorFlow."""
-    on_tensorflow = keras.backend.backend() == "tensorflow"
-    return on_tensorflow and all(map(is_known_integer, inputs.values()))
 
 
 def _is_ours(layer: Any) -> bool:

@@ -33,7 +33,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor, fast
-from roformer_tf.layers.scaling import frequencies
+from roformer_tf.layers.rotary import frequencies
 
 if TYPE_CHECKING:
     from roformer_tf.engines.step_session import StepSession
@@ -205,7 +205,7 @@ class OnnxStep:
         self.model = model
         self.config: RoFormerConfig = model.config
         speed, _ = frequencies(self.config.head_size, self.config.rotary_base)
-        self._frequencies = speed.astype("float32")  # as `layers.rotary.angles` has them
+        self._frequencies = speed.astype("float32")  # as `angles` has them
         self.caches: list[KeysAndValues] = []
         self.filled = 0
         """Number of slots in use; the others are neither read nor copied."""
