@@ -94,8 +94,8 @@ def load_served_task(
     source: str, name: str, config: ServeConfig, part: WorkerPart | None = None
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
-    of_part = part._asdict() if part else {}
-    opened = open_finetuned(source, config.engine, config.precision, config.batch_size, **of_part)
+    fields: dict[str, Any] = {"batch_size": config.batch_size} | (part._asdict() if part else {})
+    opened = open_finetuned(source, config.engine, config.precision, **fields)
     if part is None:  # else the first process has printed it
         report(*opened.notes)
     if len(config.model) == 1 or opened.task.decoding.lists_labels:
