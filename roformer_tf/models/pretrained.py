@@ -167,11 +167,7 @@ class PretrainedModel(keras.Model):
         unfinished = arrays is not None
         # A training checkpoint passes its own arrays, which may be those of an average.
         if arrays is None:
-            if any(layer.quantization_mode for layer in all_layers(self)):
-                raise InputError(
-                    f"{folder} cannot be written: the model is quantized, and the format holds "
-                    "float weights. Save before `quantize`, and quantize after loading."
-                )
+            check_not_quantized(self, f"{folder} cannot be written")
             arrays = {
                 name: keras.ops.convert_to_numpy(value)
                 for name, value in self._merged_variables().items()
@@ -265,6 +261,7 @@ class PretrainedModel(keras.Model):
         """
         values = {"config": self.config.to_dict(), "name": self.name}
         values["dtype"] = self.dtype_policy.name
+        check_not_quantized(self, f"{self.name} cannot be saved as .keras")
         with keras.StatelessScope():  # without values of weights
             check_unchanged(self, type(self).from_config(values))
         settings = kept_settings(self)
@@ -312,6 +309,15 @@ def apply_settings(model: Any, settings: Mapping[str, Iterable[Any]]) -> None:
             layer.rematerialize = True  # an encoder
     for weight in model.weights:
         weight.trainable = _path(model, weight) not in weights
+
+
+def check_not_quantized(model: Any, problem: str) -> None:
+    """Raise InputError for a quantized model; `problem` is the beginning of the message."""
+    if any(layer.quantization_mode for layer in all_layers(model)):
+        raise InputError(
+            f"{problem}: the model is quantized, and the format holds float weights. Save before "
+            "`quantize`, and quantize after loading."
+        )
 
 
 def check_unchanged(model: Any, new: Any) -> None:

@@ -166,7 +166,12 @@ def test_a_corpus_with_a_small_share_is_shuffled():
 def test_the_orders_of_a_small_corpus_are_computed_once(monkeypatch):
     seeds = []
     generator = np.random.default_rng
-    monkeypatch.setattr(np.random, "default_rng", lambda seed: seeds.append(seed) or generator(seed))
+
+    def recorded(seed):
+        seeds.append(seed)
+        return generator(seed)
+
+    monkeypatch.setattr(np.random, "default_rng", recorded)
     row_at = endless_order({"a": 997, "b": 3}, MixingConfig({"a": 1, "b": 1}), seed=0)
     assert len({row_at(place) for place in range(1000)}) == 1000
     assert len(seeds) == 1 + 1 + 167, "the epoch, a pass of the first corpus, and 500 rows of 3"
