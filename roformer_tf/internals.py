@@ -93,6 +93,13 @@ def is_called_alone(keras: ModuleType) -> bool:
     )
 
 
+def is_traced_for_replicas() -> bool:
+    """Whether a function is traced in the scope of a `tf.distribute` strategy."""
+    import tensorflow as tf
+
+    return bool(tf.distribute.has_strategy() and not tf.executing_eagerly())
+
+
 def jax_coordinator() -> Any:
     """The client of JAX's key-value store, through which its processes send messages."""
     from jax._src import distributed

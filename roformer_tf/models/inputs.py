@@ -8,6 +8,7 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.internals import is_traced_for_replicas
 
 # Keys of an encoder's inputs; all but the first are optional.
 ENCODER_INPUTS = ("token_ids", "segment_ids", "sequence_ids")
@@ -66,24 +67,13 @@ def _as_array(name: str, x: Any) -> Any:
             ) from None
     dtype = getattr(x, "dtype", type(x))
     dtype = getattr(dtype, "name", str(dtype))  # a string in Keras and JAX
-    if "float" in dtype and _is_mean_of_replicas():
+    if "float" in dtype and keras.config.backend() == "tensorflow" and is_traced_for_replicas():
+        # Keras builds a model with the mean of the replicas' batches, which makes floats of ids.
         return keras.ops.cast(x, "int32")
     # Booleans are allowed for sequence_ids: True is document 1, False is padding.
     if "int" not in dtype and (name, dtype) != ("sequence_ids", "bool"):
         raise InputError(f"{name} is of dtype {dtype}, but must be whole numbers, such as int32.")
     return x
-
-
-def _is_mean_of_replicas() -> bool:
-    """Whether inputs may be the mean of the batches of several replicas of a `tf.distribute` run.
-
-    Keras builds a model by a trace with this mean, which makes floats of integers.
-    """
-    if keras.config.backend() != "tensorflow":
-        return False
-    import tensorflow as tf
-
-    return bool(tf.distribute.has_strategy() and not tf.executing_eagerly())
 
 
 def _check_shape(name: str, x: Any, token_ids: Any) -> None:

@@ -145,5 +145,5 @@ def test_two_replicas_train_like_one_device():
         [sys.executable, "-c", REPLICAS], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    one, two = map(json.loads, done.stdout.splitlines())
-    assert two == pytest.approx(one, abs=1e-6)
+    single, double = map(json.loads, done.stdout.splitlines())
+    assert double == pytest.approx(single, abs=1e-6)
