@@ -169,6 +169,12 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
             logger.warning(
                 "%s cannot record that it is cased: open it with lower_case=False.", target
             )
+        if files:
+            logger.warning(
+                "%s has the weights and the vocabulary, but not %s, without which it does not "
+                "predict as before. --to own keeps everything.",
+                *(target, ", ".join(files)),
+            )
         tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
         with temporary_folder(target) as folder:

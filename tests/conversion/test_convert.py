@@ -426,6 +426,14 @@ def test_a_converted_fine_tuned_model_predicts_the_same(to, tmp_path):
     assert not (tmp_path / "half" / "modules.json").exists()  # it is not an embedding model
 
 
+def test_a_fine_tuned_model_without_its_task_gives_a_warning(tmp_path, caplog):
+    folder = save_random_models({"t": Pair(labels=("不", "是"), max_length=16)}, tmp_path)["t"]
+    run(folder, tmp_path / "own", "own")
+    assert caplog.messages == []
+    run(folder, tmp_path / "tf1.zip", "tf1")
+    assert "tf1.zip has the weights and the vocabulary, but not task.json" in caplog.text
+
+
 def test_a_fine_tuned_model_with_new_words_predicts_the_same(tmp_path):
     task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
     folder = save_random_models({"t": task}, tmp_path)["t"]
