@@ -95,9 +95,11 @@ def from_keywords(settings: Any, keywords: Mapping[str, Any]) -> Any:
             raise InputError(f"there is no setting {name!r}.{hint([in_python_names(meant)])}")
     typed = {}
     for name, value in keywords.items():
-        several = isinstance(value, list | tuple)
-        if value is not None and not (several and not value):
-            typed[_dashed(name)] = _as_words(list(value) if several else value)
+        # Also an array of NumPy, such as the classes_ of an encoder of scikit-learn.
+        several = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
+        values = _as_words(list(value) if several else value)
+        if value is not None and values:
+            typed[_dashed(name)] = values
     try:
         return _settled(settings, typed)
     except InputError as error:

@@ -158,6 +158,7 @@ def test_matching_texts_need_no_label(shallow, tmp_path):
         ({"export": "onnx", "lexical_features": "no"}, "export", ("onnx",)),
         ({"export": ["onnx", "int8"], "lexical_features": "no"}, "export", ("onnx", "int8")),
         ({"export": ()}, "export", ()),
+        ({"label_names": np.array(["坏", "好"])}, "label_names", ("坏", "好")),
         ({"epochs": None}, "epochs", "auto"),
         ({"config": "few_examples"}, "seeds", 5),
         ({"config": "few_examples", "seeds": 2}, "seeds", 2),

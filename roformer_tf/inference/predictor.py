@@ -29,8 +29,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings, embedder_from
@@ -95,34 +93,32 @@ class Predictor:
 
     def _examples(self, texts: Any, is_single: bool) -> list[Texts]:
         """The argument of a call as a list of tuples of texts."""
-        # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
-        # without an error; a set has no order.
-        is_unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
-        if is_unordered or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) == 0:
+        listed = _listed(texts)
+        if not isinstance(listed, tuple):
             raise InputError(
                 f"the texts are {_shown(texts)}, but must be one text or a list of texts. Give "
                 f"{self._example}, or several of them in a list."
             )
-        examples = [(text,) if isinstance(text, str) else text for text in texts]
+        examples = [(text,) if isinstance(text, str) else _listed(text) for text in listed]
         for number, example in enumerate(examples):
             if problem := self._problem(example):
                 name = "the text" if is_single else f"text {number}"
                 raise InputError(f"{name} {problem}. An example is {self._example}.")
         if self.lists_texts:
             # ("text", ["a", "b"]) → ("text", "a", "b"), as tasks with lists of texts take it.
-            examples = [(*example[:-1], *example[-1]) for example in examples]
-        return [tuple(example) for example in examples]
+            examples = [(*rest, *_listed(last)) for *rest, last in examples]
+        return examples
 
     def _problem(self, example: Any) -> str:
         """What is wrong with an example; "" if nothing."""
-        if not isinstance(example, tuple | list | np.ndarray):
+        if not isinstance(example, tuple):
             return f"is {_shown(example)}"
         if len(example) not in self.text_counts:
-            return f"is {_shown(example[0] if len(example) == 1 else tuple(example))}"
+            return f"is {_shown(example[0] if len(example) == 1 else example)}"
         texts = list(example)
         if self.lists_texts:
-            listed = texts.pop()
-            if not isinstance(listed, list | tuple) or not listed:
+            listed = _listed(texts.pop())
+            if not isinstance(listed, tuple) or not listed:
                 return f"holds {_shown(listed)} instead of a list of texts"
             texts += listed
         for text in texts:
@@ -266,6 +262,16 @@ def _warm(model: Any, predictor: Predictor, samples: Sequence[Texts]) -> Predict
         for count, sample in enumerate(samples, 1):
             predictor.predict([sample] * count)
     return predictor
+
+
+def _listed(value: Any) -> Any:
+    """A list, an array or a column of a data frame as a tuple; any other value as it is."""
+    # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
+    # without an error; a set has no order.
+    if isinstance(value, str | bytes | Mapping | Set) or hasattr(value, "columns"):
+        return value
+    is_list = isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
+    return tuple(value) if is_list else value
 
 
 def _plain(value: Any) -> Any:

@@ -57,6 +57,8 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
             yield {str(x): class_name(_plain(y), classes.get(str(x))) for x, y in row.items()}
             continue
         values = [row] if isinstance(row, str) else row
+        if hasattr(values, "tolist"):  # a row of an array
+            values = values.tolist()
         if not isinstance(values, tuple | list):
             raise InputError(f"row {number} of {name} is {shortened(row)}. Give {_ROWS}.")
         width = width or len(values)

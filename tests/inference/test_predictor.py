@@ -17,6 +17,7 @@ import pytest
 import roformer_tf
 from roformer_tf import InputError, RoFormerEncoder, RoFormerForMaskedLM, RoFormerTokenizer
 from roformer_tf.cli import main
+from roformer_tf.inference.predictor import Predictor
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
@@ -150,6 +151,15 @@ def test_a_text_gives_one_prediction_and_an_iterable_a_list(loaded):
     assert classify([]) == []
     assert_scores(match(PAIRS[0]), match([list(PAIRS[0])])[0]["scores"])
     assert match(np.array(PAIRS)) == match(PAIRS)
+
+
+def test_candidates_may_be_a_list_a_tuple_or_an_array():
+    predictor = Predictor(lambda texts: [{"texts": each} for each in texts], ("text",), (2,), True)
+    for candidates in (["好", "坏"], ("好", "坏"), np.array(["好", "坏"])):
+        assert predictor([("房间", candidates)]) == [{"texts": ("房间", "好", "坏")}]
+    for candidates in ("好坏", {"好", "坏"}, [], np.array([])):
+        with pytest.raises(InputError, match="instead of a list of texts"):
+            predictor([("房间", candidates)])
 
 
 def test_predictions_equal_those_of_the_command(finetuned, loaded, tmp_path):

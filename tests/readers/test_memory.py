@@ -55,11 +55,12 @@ LINES = '{"text": "很好", "label": "good"}\n{"text": "太吵", "label": "bad"}
         iter(ROWS),
         [tuple(row.values()) for row in ROWS],
         [list(row.values()) for row in ROWS],
+        np.array([list(row.values()) for row in ROWS], dtype=object),
         Frame(ROWS),
         PolarsFrame(ROWS),
         Dataset([{"text": "很好", "label": 1}, {"text": "太吵", "label": np.int64(0)}]),
     ],
-    ids=["dicts", "generator", "tuples", "lists", "pandas", "polars", "datasets"],
+    ids=["dicts", "generator", "tuples", "lists", "array", "pandas", "polars", "datasets"],
 )
 def test_all_row_formats_give_the_same_lines(data):
     assert json_lines(data, "train") == LINES
