@@ -10,7 +10,7 @@ from reprlib import repr as shortened
 from typing import Any
 
 from roformer_tf.readers.lines import damage
-from roformer_tf.readers.spreadsheets import UncomputedFormula
+from roformer_tf.readers.spreadsheets import UncomputedFormula, number_text
 
 # Around texts and labels: byte order marks and zero-width spaces, left by joined or copied files.
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
@@ -32,13 +32,17 @@ def find_cell(cells: dict[str, Any], column: str) -> Any:
 
 
 def read_text(cells: dict[str, Any], column: str) -> str:
-    """The text in a column. Raises BadCellError if there is none."""
+    """The text in a column; a number as text. Raises BadCellError if there is none."""
     text = find_cell(cells, column)
     # An UncomputedFormula is an empty str: without this check, the problem would be an empty text.
     _check_computed(text)
-    if text is None or (isinstance(text, str) and not stripped(text)):
+    if is_missing(text):
         raise BadCellError(f"has an empty text in {column!r}")
-    return _sound(text, column)
+    if isinstance(text, int | float):
+        text = number_text(text)
+    if not isinstance(text, str):
+        raise BadCellError(f"has a {type(text).__name__} in {column!r}, which is no text")
+    return _sound(text)
 
 
 def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
@@ -61,7 +65,7 @@ def read_label(value: Any) -> str:
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
-    return _sound(stripped(value), "label")
+    return _sound(stripped(value))
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
@@ -142,11 +146,7 @@ def _check_computed(value: Any) -> None:
         )
 
 
-def _sound(text: Any, column: str) -> str:
-    if not isinstance(text, str):
-        kind = type(text).__name__  # of what has parts: rows with the same problem are counted
-        value = f"a {kind}" if isinstance(text, list | dict | bytes) else shortened(text)
-        raise BadCellError(f"has {value} in {column!r}, which is no text")
-    if damage(text):
-        raise BadCellError(damage(text))
+def _sound(text: str) -> str:
+    if problem := damage(text):
+        raise BadCellError(problem)
     return text

@@ -175,7 +175,7 @@ def _filled(rows: Iterable[list[str]], merged: Iterable["CellRange"]) -> Iterato
         starts.setdefault(each.min_row, []).append(each)
     open_ranges: dict[int, tuple[int, str]] = {}  # by column: last row and value
     for number, cells in enumerate(rows, start=1):
-        if any(map(str.strip, cells)):
+        if is_filled(cells):
             # Ranges that begin in this row are added below: their first row has its own value.
             for column, (last, value) in open_ranges.items():
                 if number <= last:
@@ -205,9 +205,9 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
     width = 0
     last = 0
     for number, cells in enumerate(rows, start=1):
-        while len(cells) > width and not _is_filled(cells[-1]):
+        while len(cells) > width and not is_filled(cells[-1:]):
             cells.pop()
-        if not any(map(str.strip, cells)):
+        if not is_filled(cells):
             continue
         with naming(path):
             size = sum(map(len, cells))
@@ -220,12 +220,20 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
         last = number
 
 
-def _is_filled(text: str) -> bool:
-    return bool(text.strip()) or isinstance(text, UncomputedFormula)
+def is_filled(cells: Iterable[str]) -> bool:
+    """Whether a row has a text, or a formula or an error in its place."""
+    return any(cell.strip() or isinstance(cell, UncomputedFormula) for cell in cells)
+
+
+def number_text(value: int | float) -> str:
+    """A number as spreadsheets show it: 1.0 → "1", 0.1 + 0.2 → "0.3", True → "TRUE"."""
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else f"{value:.15g}"
+    return str(value).upper()
 
 
 def _text(cell: Any) -> str:
-    """The text of a cell: 1.0 → "1", 0.1 + 0.2 → "0.3", a date → "2024-01-31"."""
+    """The text of a cell: a number as it is shown, a date → "2024-01-31"."""
     value = cell.value
     if cell.data_type == "e":
         return UncomputedFormula()
@@ -233,12 +241,10 @@ def _text(cell: Any) -> str:
         return ""
     if isinstance(value, str):
         return value.replace("_x000D_", "\r")  # Excel's escape of CR
-    if isinstance(value, bool):
-        return str(value).upper()
-    if isinstance(value, int) and re.fullmatch("0+", cell.number_format):  # a code: 007
+    if type(value) is int and re.fullmatch("0+", cell.number_format):  # a code: 007
         return str(value).zfill(len(cell.number_format))
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else f"{value:.15g}"
+    if isinstance(value, int | float):
+        return number_text(value)
     if isinstance(value, datetime):
         return str(value.replace(microsecond=0)).removesuffix(" 00:00:00")
     return str(value)

@@ -26,7 +26,7 @@ from roformer_tf.readers.records import (
     tabbed_records,
     tag_pattern,
 )
-from roformer_tf.readers.spreadsheets import open_sheet
+from roformer_tf.readers.spreadsheets import is_filled, open_sheet
 from roformer_tf.readers.streams import StoredFile, naming, opened_as_stored
 from roformer_tf.translation import Message
 
@@ -289,7 +289,7 @@ def _is_broken(record: Record, usual: int) -> bool:
 
 def _is_filled(record: Record) -> bool:
     """Whether a record is not blank."""
-    return bool(record.problem) or any(map(str.strip, record.cells))
+    return bool(record.problem) or is_filled(record.cells)
 
 
 def _json(path: str | Path, kind: str, encoding: str) -> Table:

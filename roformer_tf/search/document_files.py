@@ -83,10 +83,7 @@ def _find_ids(table: Table, texts: tuple[str, ...], wanted: str | None) -> str |
 def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document:
     """The document in a row. Raises BadCellError where a text or the id is missing."""
     text = " ".join(read_text(row.cells, column) for column in texts)
-    name = None
-    if ids is not None:
-        value = row.cells.get(ids)
-        name = str(value) if type(value) is int else read_text(row.cells, ids)
+    name = None if ids is None else read_text(row.cells, ids)
     rest = {key: x for key, x in row.cells.items() if key not in (*texts, ids)}
     return Document(text, name, as_metadata(rest))
 

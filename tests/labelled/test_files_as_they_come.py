@@ -249,6 +249,23 @@ def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
         read(path, label_column=label)
 
 
+@pytest.mark.parametrize("last", [("=A2", "=B2"), ("#N/A", "#N/A")])
+def test_rows_without_any_value_but_formulas_or_errors_are_no_blank_rows(write, capsys, last):
+    path = write("a.xlsx", as_xlsx(HEAD, *ROWS, *[last] * 3))
+    assert len(read(path)[1]) == len(ROWS)
+    assert "a.xlsx:12-14 has an error such as #N/A" in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"a\.xlsx:12-14 has an error such as #N/A"):
+        read(path, strict=True)
+
+
+def test_a_number_in_a_column_of_texts_is_a_text(write, capsys):
+    numbers = [(666, "1"), (5.0, "0"), (0.1 + 0.2, "1"), (True, "0"), (float("nan"), "1")]
+    rows = [{"评论": text, "情感": label} for text, label in (*ROWS, *numbers)]
+    _, examples = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert [text for (text,), _ in examples[len(ROWS) :]] == ["666", "5", "0.3", "TRUE"]
+    assert "a.jsonl:15 has an empty text in '评论'" in capsys.readouterr().err
+
+
 def test_an_error_of_excel_is_not_an_empty_list_of_labels(write, capsys):
     rows = [("评论", "标签"), ("很好", "服务"), ("不好", "#N/A"), ("一般", None), ("还行", "价格")]
     _, examples = read(write("a.xlsx", as_xlsx(*rows)), "multilabel")

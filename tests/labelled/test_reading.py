@@ -778,7 +778,7 @@ BAD = {  # name: content, task, part of the message
         "classification",
         r"many\.jsonl:1 has the label \['a', 'b'\], but the task takes a single one",
     ),
-    "number.jsonl": (as_jsonl([("x", 1), (12, 1)]), None, r"jsonl:2 has 12 in 'text'.* no text"),
+    "nested.jsonl": (as_jsonl([("x", 1), (["y"], 1)]), None, r"jsonl:2 has a list in 'text'"),
     "lacks.jsonl": (as_jsonl([("x", 1)]) + '{"label": 1}', None, r"lacks\.jsonl:2 has no 'text'"),
     "unlabelled.jsonl": (
         '{"text": "x", "labels": ["a"]}\n{"text": "y"}',

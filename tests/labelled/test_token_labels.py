@@ -163,7 +163,7 @@ BAD = {
     ),
     "tag.jsonl": ({"tokens": ["北"], "ner_tags": ["LOC"]}, "has the tag 'LOC'"),
     "none.jsonl": ({"tokens": ["北"], "ner_tags": [None]}, "has the tag ''"),
-    "unit.jsonl": ({"tokens": [5], "ner_tags": ["O"]}, "has 5 in 'tokens', which is no text"),
+    "unit.jsonl": ({"tokens": [["北"]], "ner_tags": ["O"]}, "has a list in 'tokens'"),
     "void.jsonl": ({"tokens": [], "ner_tags": []}, "has an empty text in 'tokens'"),
     "place.json": ({"text": "北京", "label": {"LOC": {"京": [[0, 0]]}}}, "'京', which is not at 0"),
     "twice.json": (
