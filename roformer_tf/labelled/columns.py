@@ -28,8 +28,9 @@ FEW_LABELS = 50
 # Whether an example has a label, where each label has a column or an element of a list.
 BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 
-# Separators between labels, besides the default one; and signs that separate them in few files.
-OTHER_SEPARATORS = ";；、|，"
+# Separators between labels, besides the default one; and signs that separate them in few files. A
+# cell of a spreadsheet may have a label in each line.
+OTHER_SEPARATORS = ";；、|，\n"
 RARE_SEPARATORS = "/# "
 
 # An id, a phone, a link, a date, a time.
@@ -65,9 +66,9 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
-        if not self.label_separator.strip():
+        if not self.label_separator:
             raise InputError(
-                "label_separator is blank. Give the separator between labels: ',' or ';'."
+                "label_separator is empty. Give the separator between labels: ',' or ';'."
             )
 
 
@@ -509,8 +510,9 @@ class LabelSample:
             # Even in a single cell, a sign between labels of other cells separates them.
             several = any(sign in x and {*map(stripped, x.split(sign))} <= labels for x in labels)
             if several or (sign in usual and self._separated_by(sign)):
+                typed = shlex.quote(sign) if sign.isprintable() else f"${sign!r}"
                 raise InputError(
                     f"{path}: {sign!r} is between labels. Write one separator in all rows, and "
-                    f"give --label-separator {shlex.quote(sign)} if it is this one, or --task "
+                    f"give --label-separator {typed} if it is this one, or --task "
                     "classification if these are single labels."
                 )

@@ -417,7 +417,7 @@ def test_a_column_of_numbers_is_not_the_text(write):
 @pytest.mark.parametrize(
     "columns",
     [
-        {"label_separator": " "},
+        {"label_separator": ""},
         {"encoding": "utf-9"},
     ],
 )
@@ -574,6 +574,14 @@ def test_another_separator_requires_label_separator(write, sign):
         read(path)
     assert read(path, label_separator=sign)[1][0] == (("x",), ("乙", "甲"))
     assert read(path, label_separator="#")[1][0] == (("x",), (f"甲{sign}乙",))
+
+
+@pytest.mark.parametrize(("sign", "typed"), [(" ", "' '"), ("\n", r"$'\n'")])
+def test_white_space_can_separate_labels(write, sign, typed):
+    path = write("a.csv", f'text,labels\nx,"甲{sign}乙"\ny,甲\nz,乙\n')
+    with pytest.raises(InputError, match=re.escape(f"--label-separator {typed} if it is")):
+        read(path)
+    assert read(path, label_separator=sign)[1][0] == (("x",), ("乙", "甲"))
 
 
 @pytest.mark.parametrize("name", ["label", "labels"])
