@@ -22,6 +22,7 @@ from roformer_tf.files import check_writable, is_folder, temporary_file
 from roformer_tf.labelled.examples import Example
 from roformer_tf.readers.kinds import KINDS, SPREADSHEETS
 from roformer_tf.readers.streams import DECOMPRESSORS
+from roformer_tf.readers.tables import FORMULA
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import until_pipe_closes
 from roformer_tf.translation import Message
@@ -46,8 +47,6 @@ LONG = f"cells with more than the {MAX_CELL:,} characters that Excel reads: {{co
 CUT = f"cells cut at the {MAX_CELL:,} characters that Excel holds: {{count:,}}"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
-# First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
-_FORMULA = tuple("=+-@\t\r＝＋－＠")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
@@ -161,7 +160,7 @@ def _csv(out: TextIO, names: Sequence[str], between: str) -> PredictionFile:
             return value
         if _width(value) > MAX_CELL:
             changed[LONG] += 1
-        if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+        if value.startswith(FORMULA) and not _NUMBER.fullmatch(value):
             changed[GUARDED] += 1
             return f"'{value}"
         return value
@@ -196,7 +195,7 @@ def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[Predictio
             fits = value.encode("utf-16-le")[: 2 * (MAX_CELL - 1)].decode("utf-16-le", "ignore")
             value = f"{fits}…"
         cell = WriteOnlyCell(sheet, value)
-        if value.startswith(_FORMULA) or cell.data_type != "s":
+        if value.startswith(FORMULA) or cell.data_type != "s":
             cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
             cell.quotePrefix = True  # and Excel does, when somebody edits the cell
         return cell

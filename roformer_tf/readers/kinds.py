@@ -15,13 +15,14 @@ KINDS = {  # by the suffix of the name, without that of a compression
     ".parquet": "parquet",
     ".arrow": "arrow",
     ".xlsx": "xlsx",
+    ".xlsm": "xlsx",
     ".conll": "conll",
     ".bio": "conll",
     ".ann": "brat",
     ".txt": "txt",
 }
 # Kinds that cannot be read; their programs can save .xlsx or .csv.
-SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
+SPREADSHEETS = (".xls", ".xlsb", ".ods", ".et", ".numbers")
 
 # First bytes of an .xlsx and of an .xls file.
 _ZIP = b"PK\x03\x04"

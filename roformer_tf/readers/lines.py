@@ -133,7 +133,7 @@ def utf16_codec(head: bytes) -> str | None:
 def damage(text: str) -> str:
     """Why a text is unreadable; "" if it is readable."""
     if "\0" in text:
-        return "holds a NUL character, as UTF-16 does: name the file's --encoding"
+        return "holds a NUL character: remove it, or name the --encoding of a UTF-16 file"
     if surrogate := _SURROGATE.search(text):
         # Those that replace bytes; other ones are in the text itself.
         return NOT_ENCODED if "\udc80" <= surrogate[0] <= "\udcff" else HALVED

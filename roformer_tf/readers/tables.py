@@ -45,6 +45,8 @@ _DELIMITERS = {
     ";": Message("semicolons"),
     "，": Message("full-width commas"),
 }
+# First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
+FORMULA = tuple("=+-@\t\r＝＋－＠")
 
 
 class Table(NamedTuple):
@@ -114,7 +116,8 @@ def open_table(
             notes.append(Message("Its cells are separated by {sign}.", sign=sign))
         lines = text_lines(path, encoding)
         if kind == "csv":
-            records = map(_without_guard, quoted_records(lines, delimiter))
+            quoted = quoted_records(lines, delimiter)
+            records = (r._replace(cells=[*map(_without_guard, r.cells)]) for r in quoted)
         elif _is_quoted(path, encoding, delimiter):
             records = quoted_records(lines, delimiter)
         else:
@@ -142,14 +145,11 @@ def _find_delimiter(path: str | Path, usual: str, encoding: str, find_top: FindT
     return usual
 
 
-def _without_guard(record: Record) -> Record:
-    """Replace ="0012" by 0012: exports write the former so that Excel does not show 12."""
-    return record._replace(
-        cells=[
-            cell[2:-1] if cell.startswith('="') and cell.endswith('"') and len(cell) > 2 else cell
-            for cell in record.cells
-        ]
-    )
+def _without_guard(cell: str) -> str:
+    """A cell without what keeps Excel from changing it: ="0012" → 0012, '=1 → =1."""
+    if cell.startswith('="') and cell.endswith('"') and len(cell) > 2:
+        return cell[2:-1]
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA) else cell
 
 
 def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True) -> Iterator[Row]:

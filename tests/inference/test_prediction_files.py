@@ -11,6 +11,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.inference import prediction_files
 from roformer_tf.inference.prediction_files import MAX_CELL, WRITTEN, check_output, prediction_file
+from roformer_tf.readers.tables import Top, open_table
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("0", "1"))
@@ -49,6 +50,12 @@ def test_a_csv_opens_in_excel_without_executing_formulas(tmp_path):
     assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAS] + TEXTS[guarded:]
     assert rows[0][1:] == ["-0.25", "a,b", "[1]", ""]
     assert note.startswith(f"cells that look like a formula: {guarded} (an apostrophe")
+
+
+def test_a_csv_is_read_back_as_the_same_texts(tmp_path):
+    write(tmp_path / "a.csv", ROWS[: len(FORMULAS)])
+    table = open_table(tmp_path / "a.csv", lambda rows: Top(has_header=True))
+    assert [row.cells["text"] for row in table.rows] == FORMULAS
 
 
 def test_a_spreadsheet_stores_every_text_unchanged_as_text(tmp_path):

@@ -78,6 +78,7 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
     "unicode.txt": (unicode_text(HEAD, *HARD), *HEAD, "read as UTF-16", HARD),
     "unicode.csv": (unicode_text(HEAD, *HARD), *HEAD, "separated by tabs", HARD),
     "sheet.xlsx": (as_xlsx(("内容", "标签"), *ROWS), "内容", "标签", ""),
+    "macros.xlsm": (as_xlsx(HEAD, *ROWS), *HEAD, ""),
     "title.xlsx": (
         as_xlsx(
             ("五月评论汇总", None), ("导出时间：2024-06-01",), (), HEAD, *ROWS, merge=["A1:B1"]

@@ -825,7 +825,7 @@ BAD = {  # name: content, task, part of the message
     "nul.tsv": (
         "te\0xt\tlabel\n很好的书\t0\n",
         None,
-        r"nul\.tsv:1 holds a NUL character, as UTF-16",
+        r"nul\.tsv:1 holds a NUL character: remove it",
     ),
     "nul.jsonl": (as_jsonl([("x", 1)]) + "\0{}\n", None, r"nul\.jsonl:2 holds a NUL character"),
     "old.xls": (b"\xd0\xcf\x11\xe0", None, r"old\.xls .*Save it as \.xlsx or \.csv"),

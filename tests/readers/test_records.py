@@ -28,7 +28,7 @@ def test_json_lines_are_objects_or_have_a_problem():
     assert [cells for _, cells, _ in actual] == [{"a": 1}, *[{}] * 7]
     assert [problem for *_, problem in actual] == [
         *("", BLANK, "is not JSON", "is not a JSON object", NOT_ENCODED),
-        "holds a NUL character, as UTF-16 does: name the file's --encoding",
+        "holds a NUL character: remove it, or name the --encoding of a UTF-16 file",
         *("", "is not JSON"),
     ]
 
