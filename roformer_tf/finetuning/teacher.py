@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_model
-from roformer_tf.labelled.cells import to_number
+from roformer_tf.labelled.cells import listed, stripped, to_number
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import good_examples, open_texts_to_predict
 from roformer_tf.readers.records import Row
@@ -83,13 +83,13 @@ def stored_predictions(
         )
     stored: dict[str, Prediction] = {}
     places = {example.source_line for example in examples}
-    for path in (config.train, *config.unlabelled, config.valid, config.test):
-        table = config.columns.open(path, names) if path else None
-        if table is not None and {*names} <= {*table.columns}:
+    for path in filter(None, (config.train, *config.unlabelled, config.valid, config.test)):
+        table = config.columns.open(path, names)
+        if {*names} <= {*table.columns}:
             # A row that is no example, such as one without a label, needs no prediction either.
             rows = (row for row in table.rows if row.source_line in places)
             stored.update((row.source_line, _stored(row, task)) for row in rows)
-        elif table is not None and path not in (config.valid, config.test):
+        elif path not in (config.valid, config.test):
             missing = ", ".join([name for name in names if name not in table.columns][:SHOWN])
             raise InputError(
                 f"{path}: --teacher {COLUMNS} reads the columns that `predict` writes, but there "
@@ -113,6 +113,12 @@ def _stored(row: Row, task: Task) -> Prediction:
             f"{row.source_line} has no prediction of {task.name} in its columns: {shown}. Correct "
             "it, or remove the row."
         )
+    column = task.decoding.cell_names()[0]
+    if task.labelling.separates_labels and column in row.cells and column != task.label_column:
+        # The student does not know the teacher's thresholds, but which labels are above them.
+        above = map(stripped, listed(row.cells[column], task.label_separator))
+        label = tuple(name for name in above if name in task.label_numbers)
+        prediction = prediction._replace(label=label)
     return prediction
 
 

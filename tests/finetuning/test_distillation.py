@@ -413,3 +413,14 @@ def test_teacher_predictions_of_a_regression_can_be_a_column(tmp_path):
     config = FinetuneConfig(train=str(path), output="")
     predictions = stored_predictions(config, task, examples)
     assert [task.decoding.soft_targets(x).tolist() for x in predictions] == [[-2.75], [2]]
+
+
+def test_several_labels_of_a_teacher_in_columns_are_those_above_its_thresholds(tmp_path):
+    rows = "今天,甲,0.4,0.1\n公园,,0.4,0.1\n学习,\"[\"\"甲\"\", \"\"乙\"\"]\",0.9,0.3\n"
+    path = tmp_path / "rows.csv"
+    config = FinetuneConfig(train=str(path), output="")
+    examples = [Example((text,), (), f"{path}:{line}") for line, text in ((2, "今"), (4, "学"))]
+    for column, want in (("labels", [("甲",), ("甲", "乙")]), ("gold", [(), ("甲",)])):
+        path.write_text(f"text,{column},p(甲),p(乙)\n{rows}", encoding="utf-8")
+        task = Multilabel(labels=("甲", "乙"), label_column="gold")
+        assert [x.label for x in stored_predictions(config, task, examples)] == want
