@@ -150,7 +150,10 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     share = f"{described['longer']:.1%} are" if described["longer"] else "none is"
     longer = f"{share} longer than {report['max_length']} tokens"
     if described["longer"]:
-        longer += f", {'read in windows' if report['long_texts'] == 'windows' else 'truncated'}"
+        how = "read in windows" if report["long_texts"] == "windows" else "truncated"
+        if how != "truncated" and len(task.text_columns) > 1:
+            how += ", except queries and questions, which are truncated"
+        longer += f", {how}"
     yield f"examples: {described['examples']:,}; {longer}"
     yield ""
     values, intervals = report[SET], report["intervals"][SET]

@@ -143,12 +143,11 @@ def check_fills_masks(opened: OpenedModel) -> None:
     elif checkpoint.attention_type != "bidirectional":
         reason = f"it was trained to generate text (its attention is {checkpoint.attention_type})"
     else:
-        reason = ""
-    if reason:
-        raise InputError(
-            f"{opened.name} fills no masks: {reason}. Give a masked language model, such as "
-            "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
-        )
+        return
+    raise InputError(
+        f"{opened.name} fills no masks: {reason}. Give a masked language model, such as "
+        "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
+    )
 
 
 def _check(text: str) -> None:

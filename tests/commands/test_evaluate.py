@@ -19,6 +19,7 @@ from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.retrieval import Retrieval
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 from tests.support.random_model import LETTERS, save_random_models
 
@@ -28,6 +29,9 @@ TASKS = {
     "classification": Classification(labels=LABELS, text_columns=("话",), label_column="情绪"),
     "multilabel": Multilabel(labels=("甲", "乙"), label_column="label", label_separator="|"),
     "tagging": Tagging(labels=TAGS, max_length=20, long_texts="windows"),  # as `finetune` saves it
+    "retrieval": Retrieval(
+        text_columns=("query", "document"), max_length=8, long_texts="windows", data="pairs"
+    ),
     "scored pairs": ScoredPairs(text_columns=("text_a", "text_b"), label_column="score"),
 }
 
@@ -186,6 +190,13 @@ def test_tags_are_evaluated_by_entities(models, capsys, tmp_path):
     units = zip(chain.from_iterable(gold), chain.from_iterable(tags), strict=True)
     assert report["test"]["accuracy"] == pytest.approx(accuracy_of(units))
     assert "tokens, read in windows" in printed
+
+
+def test_documents_are_read_in_windows_and_queries_truncated(models, capsys, tmp_path):
+    lines = ["query\tdocument", *(f"{query}学习\t{query}公园" for query in ("今天", "天气" * 9))]
+    (tmp_path / "x.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    _, printed = evaluated(capsys, tmp_path, models["retrieval"], "--data", tmp_path / "x.tsv")
+    assert "read in windows, except queries and questions, which are truncated" in printed
 
 
 def test_vectors_trained_with_scores_are_evaluated_on_pairs_without(models, capsys, tmp_path):
