@@ -52,6 +52,52 @@ def test_a_repeated_key_is_reported(second, tmp_path):
         yaml_values(path, cli.load_settings("pretrain"))
 
 
+TEXT = "corpus: [a]\nvocab-size: 99\n"
+
+
+@pytest.mark.parametrize(
+    ("file", "typed", "read"),
+    [
+        (TEXT, "--rows b", {"corpus": (), "rows": "b"}),
+        ("corpus: [a]\nvocab: v\n", "--rows b", {"corpus": (), "rows": "b", "vocab": None}),
+        ("rows: a\n", "--corpus b --vocab-size 9", {"corpus": ("b",), "rows": None}),
+        (TEXT, "--vocab v", {"vocab": "v", "vocab_size": None}),
+        ("corpus: [a]\nvocab: v\n", "--vocab-size 9", {"vocab": None, "vocab_size": 9}),
+        ("corpus: [a]\nvocab: v\n", "--init-from m", {"vocab": None, "init_from": "m"}),
+        (
+            "rows: a\ninit-from: m\nextend-vocab: w\n",
+            "--architecture base",
+            {"init_from": None, "extend_vocab": None, "architecture": "base"},
+        ),
+    ],
+)
+def test_a_typed_flag_replaces_alternatives_in_the_file(file, typed, read, tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text(file, encoding="utf-8")
+    words = ["--config", str(path), "--output", "run", *typed.split()]
+    settings = parsed(cli.load_settings("pretrain"), words)
+    assert {name: getattr(settings, name) for name in read} == read
+
+
+def test_the_two_sources_of_a_vocabulary_replace_each_other_in_prepare(tmp_path):
+    path = tmp_path / "settings.yaml"
+    path.write_text("corpus: [a]\noutput: rows\nvocab: v\n", encoding="utf-8")
+    settings = parsed(cli.load_settings("prepare"), ["--config", str(path), "--vocab-size", "9"])
+    assert (settings.vocab, settings.vocab_size) == (None, 9)
+
+
+def test_weights_and_temperature_of_corpora_replace_each_other(tmp_path):
+    path = tmp_path / "settings.yaml"
+    for file, typed, read in [
+        ("corpus-temperature: 3\n", "--corpus-weights news 2", ({"news": 2.0}, 1.0)),
+        ("corpus-weights: {news: 2}\n", "--corpus-temperature 3", ({}, 3.0)),
+    ]:
+        path.write_text(f"rows: a\noutput: run\n{file}", encoding="utf-8")
+        words = ["--config", str(path), *typed.split()]
+        mixing = parsed(cli.load_settings("pretrain"), words).mixing
+        assert (mixing.corpus_weights, mixing.corpus_temperature) == read
+
+
 @pytest.mark.parametrize(
     ("words", "rate"),
     [(["0.2"], 0.2), (["0.3", "0.15"], (0.3, 0.15)), (["0.3", "0.15", "0.1"], None), (["x"], None)],

@@ -22,7 +22,7 @@ from itertools import chain, groupby, islice
 from math import inf
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus import deduplication, manifests
@@ -105,6 +105,12 @@ class PreparationConfig(CorpusConfig):
     scheduler: str | None = None
     """Dask scheduler, such as tcp://host:8786, or its scheduler file. Default: the environment
     variable DASK_SCHEDULER_ADDRESS."""
+
+    alternatives: ClassVar[dict[str, tuple[str, ...]]] = {
+        "vocab": ("vocab-size",),
+        "vocab-size": ("vocab",),
+    }
+    """Flags, and the keys of a YAML file that each replaces."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -74,16 +74,14 @@ def read_recipe(
 ) -> tuple[str, PretrainConfig, RoFormerConfig]:
     """Read a recipe: its name, its settings as for `pretrain`, and the model's architecture.
 
-    The text and --output, which recipes do not have, get placeholders. `architecture` is for a
+    The data and --output, which do not count, get placeholders. `architecture` is for a
     recipe without one. Raises InputError if neither has one.
     """
     path = find_recipe(path)
-    keys = yaml_values(path, PretrainConfig)
-    # `pretrain` refuses --vocab together with --rows.
-    source = "--corpus" if "vocab" in keys else "--rows"
-    needed = ["--output", "-", *([] if {"corpus", "rows"} & {*keys} else [source, "-"])]
+    yaml_values(path, PretrainConfig)  # raises errors that name the file already
     try:
-        settings = parsed(PretrainConfig, [*needed, "--config", str(path)])
+        words = ["--config", str(path), "--rows", "-", "--output", "-"]
+        settings = parsed(PretrainConfig, words)
         for stage in settings.plan():
             check_length(stage.length)
     except InputError as error:

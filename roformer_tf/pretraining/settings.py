@@ -208,13 +208,17 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     project: str = "roformer-tf"
     """Project there; at MLflow an experiment."""
 
-    alternatives: ClassVar[dict[str, tuple[str, ...]]] = {
-        "vocab": ("vocab-size",),
-        "init-from": ("architecture", "embeddings", "vocab-size"),
+    alternatives: ClassVar[dict[str, tuple[str, ...]]] = PreparationConfig.alternatives | {
+        "corpus": ("rows",),
+        "rows": ("corpus", "vocab"),
+        "init-from": ("architecture", "embeddings", "vocab", "vocab-size"),
+        "extend-vocab": ("vocab",),
+        "architecture": ("init-from", "extend-vocab"),
         "stages": ("steps",),
         "steps": ("stages", "one-schedule"),
+        "corpus-weights": ("corpus-temperature",),
+        "corpus-temperature": ("corpus-weights",),
     }
-    """Flags, and the keys of a recipe that each replaces."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
@@ -307,7 +311,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
     if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
         raise InputError(
             f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
-            f"{manifest['vocab_size']:,} tokens. Remove --vocab-size, or prepare new rows."
+            f"{manifest['vocab_size']:,} tokens. Remove --vocab-size, give that number, or prepare new rows."
         )
     prepared = manifest["settings"]
     prepared = {key: value for key, value in prepared.items() if value is not None}
