@@ -18,6 +18,7 @@ from roformer_tf.flags import POSITIONAL, Flag, flags_of, leaves, parsed
 from roformer_tf.translation import Language, Translator
 
 WIDEST = 100  # columns of a help page; longer lines are hard to read
+WITH_RECIPES = ("pretrain", "finetune")  # commands
 INDENT = 26  # columns before the text of a flag
 
 # Chinese text may be broken between any two characters, but no line begins with a closing mark or
@@ -73,7 +74,9 @@ def help_page(program: str, settings: Any, usual: str, everything: bool, _: Tran
     for title, group in _groups(rest, settings, _).items() if everything else ():
         lines += ["", *wrapped(title, width), *_entries(group, width, _)]
     if "config" not in flags:
-        config = _("YAML file with flags as its keys, or the name of a recipe.")
+        config = _("YAML file with flags as its keys.")
+        if program.endswith(WITH_RECIPES):
+            config = _("YAML file with flags as its keys, or the name of a recipe.")
         if everything:
             lines.append("")
         lines += _entry("--config FILE", config, width)

@@ -109,6 +109,12 @@ def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
     assert "  [--source] MODEL" in page("checkpoints convert", "--help")
 
 
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_only_commands_with_recipes_offer_one(name, page):
+    text = " ".join(page(name, "--help").split())
+    assert ("or the name of a recipe." in text) == (name in ("pretrain", "finetune"))
+
+
 def test_flags_of_several_values_show_each(page):
     text = page("pretrain", "--help-all")
     assert re.search(r"^  --mask-rate X \[X\] ", text, re.MULTILINE)

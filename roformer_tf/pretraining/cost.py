@@ -61,11 +61,13 @@ class CostConfig:
 def cost(config: CostConfig) -> None:
     """Print the cost of the recipes as a Markdown table.
 
-    Raises InputError for a recipe that `pretrain` would refuse.
+    Raises InputError for a recipe that `pretrain` would refuse, and for an architecture that no
+    recipe needs.
     """
-    lines = [
-        line for path in config.recipe for line in costs(*read_recipe(path, config.architecture))
-    ]
+    recipes = [read_recipe(path, config.architecture) for path in config.recipe]
+    if config.architecture and all(settings.architecture for _, settings, _ in recipes):
+        raise InputError("the recipes have an architecture already. Remove --architecture.")
+    lines = [line for recipe in recipes for line in costs(*recipe)]
     print("\n".join(rendered(lines, config)))
 
 

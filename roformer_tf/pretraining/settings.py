@@ -311,7 +311,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
     if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
         raise InputError(
             f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
-            f"{manifest['vocab_size']:,} tokens. Remove --vocab-size, give that number, or prepare new rows."
+            f"{manifest['vocab_size']:,} tokens. Give that number, or prepare new rows."
         )
     prepared = manifest["settings"]
     prepared = {key: value for key, value in prepared.items() if value is not None}

@@ -6,6 +6,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining.cost import (
     CostConfig,
+    cost,
     costs,
     read_recipe,
     rendered,
@@ -121,10 +122,16 @@ def test_a_recipe_that_continues_needs_its_architecture(recipe, tmp_path):
         assert (name, shape.vocab_size) == ("mine (tiny)", 70)
 
 
-def test_a_second_architecture_is_refused(recipe, tmp_path):
+def test_an_architecture_that_no_recipe_needs_is_refused(recipe, tmp_path, capsys):
+    path = recipe("architecture: tiny.json\n")
     other = tmp_path / "other.json"
-    name, _, shape = read_recipe(recipe("architecture: tiny.json\n"), other)
-    assert (name, shape.hidden_size) == ("mine", 24)
+    with pytest.raises(InputError, match=r"have an architecture.*Remove --architecture"):
+        cost(CostConfig(recipe=(path,), architecture=other))
+    # As in the guide, it is for the recipe that has none.
+    cost(CostConfig(recipe=(path, Path("continue")), architecture=tmp_path / "tiny.json"))
+    out = capsys.readouterr().out
+    assert "| mine |" in out
+    assert "| continue (tiny) |" in out
 
 
 @pytest.mark.parametrize("text", ["vocab: x.txt\n", "corpus: [a, b]\nvocab: x.txt\n", "rows: x\n"])
