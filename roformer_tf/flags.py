@@ -35,7 +35,14 @@ COMMON = {"config": str, "language": AskedLanguage}
 
 # As typed, and as YAML files have them.
 _TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
-_KINDS = {int: Message("a whole number"), float: Message("a number"), bool: Message("yes or no")}
+# Types of values in messages; all others are texts.
+_KINDS = {
+    int: Message("a whole number"),
+    float: Message("a number"),
+    bool: Message("yes or no"),
+    tuple[float, float]: Message("two numbers"),
+    dict[str, float]: Message("names, each with a number, such as news 3 wiki 1"),
+}
 
 
 class Flag(NamedTuple):
@@ -185,9 +192,7 @@ def _value(flag: str, words: Sequence[str], kind: Any) -> Any:
     with suppress(ValueError):
         return _converted(words, kind)
     parts = list(dict.fromkeys(leaf for leaf in leaves(kind) if leaf is not NoneType))
-    names = [
-        _KINDS.get(part, Message("a text")) if isinstance(part, type) else part for part in parts
-    ]
+    names = [x if isinstance(x, str) else _KINDS.get(x, Message("a text")) for x in parts]
     message = Message(
         "--{flag} is {value}, but must be {kind}.{hint}",
         flag=flag,
@@ -228,8 +233,8 @@ def _converted(words: Sequence[str], kind: Any) -> Any:
 
 
 def leaves(kind: Any) -> list[Any]:
-    """The types and choices that a type is composed of."""
-    inner = [part for part in get_args(kind) if part is not Ellipsis]
+    """The types and choices that a type is composed of; the types in `_KINDS` stay whole."""
+    inner = [part for part in get_args(kind) if part is not Ellipsis and kind not in _KINDS]
     return [leaf for part in inner for leaf in leaves(part)] if inner else [kind]
 
 

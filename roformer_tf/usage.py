@@ -147,18 +147,19 @@ def columns(text: str) -> int:
 def metavar(flag: Flag) -> str:
     """The values that a flag takes: "N", "FILE", "N|auto", "TEXT ..."."""
     hint = get_type_hints(flag.settings, include_extras=True)[flag.field.name]
-    name = "|".join(METAVARS.get(x, x) for x in leaves(flag.kind) if x is not NoneType)
-    if choices_of(flag.kind):
-        name = "NAME"
     if get_origin(hint) is Annotated:
         name = hint.__metadata__[0]
+    elif choices_of(flag.kind):
+        name = "NAME"
+    else:
+        name = "|".join(METAVARS.get(x, x) for x in leaves(flag.kind) if x is not NoneType)
     return f"{name} ..." if get_origin(flag.kind) in (tuple, dict) else name
 
 
 def choices_of(kind: Any) -> list[str]:
     """The names that a flag takes if it takes nothing else; [] for other types."""
     kinds = [leaf for leaf in leaves(kind) if leaf is not NoneType]
-    return [] if METAVARS.keys() & set(kinds) else kinds
+    return kinds if all(isinstance(x, str) for x in kinds) else []
 
 
 def default_of(flag: Flag) -> str:

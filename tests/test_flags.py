@@ -5,6 +5,7 @@ from contextlib import suppress
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.corpus.batches import MixingConfig
 from roformer_tf.corpus.objectives import MaskingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.flags import flag_types, parsed, yaml_values
@@ -107,7 +108,16 @@ def test_a_flag_may_take_one_number_or_two(words, rate, tmp_path):
     settings.write_text(f"mask-rate: [{', '.join(words)}]\n", encoding="utf-8")
     for arguments in (["--mask-rate", *words], ["--config", str(settings)]):
         if rate is None:
-            with pytest.raises(InputError, match=r"--mask-rate is .*, but must be a number\."):
+            with pytest.raises(
+                InputError, match=r"--mask-rate is .*, but must be a number or two numbers\."
+            ):
                 parsed(MaskingConfig, arguments)
         else:
             assert parsed(MaskingConfig, arguments).mask_rate == rate
+
+
+@pytest.mark.parametrize("words", ["x 1 y", "x", "x 1 y z"])
+def test_a_name_without_a_number_is_reported(words):
+    message = rf"--corpus-weights is {words}, but must be names, each with a number, such as news 3"
+    with pytest.raises(InputError, match=message):
+        parsed(MixingConfig, ["--corpus-weights", *words.split()])
