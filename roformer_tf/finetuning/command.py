@@ -287,12 +287,17 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
-    """Read the files. Raises InputError for bad examples."""
+    """Read the files, which may differ in their columns. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
-        return read_examples(path, layout, config.columns) if path else []
+        if path is None:
+            return []
+        own = find_layout(path, config.columns, layout.task.name, TASKS, *layout[1:3])
+        say(own.report)
+        return read_examples(path, own, config.columns)
 
-    return Sets(read(config.train), read(config.valid), read(config.test), [])
+    train = read_examples(config.train, layout, config.columns)
+    return Sets(train, read(config.valid), read(config.test), [])
 
 
 def split_sets(config: FinetuneConfig, layout: Layout, sets: Sets) -> Sets:

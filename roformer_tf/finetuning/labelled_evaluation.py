@@ -17,7 +17,7 @@ from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import Layout, find_layout, read_examples
+from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
@@ -76,7 +76,11 @@ def evaluate(config: EvaluateConfig) -> None:
     for note in opened.notes:
         say(note)
     task = opened.task
-    layout, columns = find_columns(config.data, config.columns, task)
+    columns = config.columns
+    if columns.label_separator == ColumnsConfig.label_separator:
+        columns = dataclasses.replace(columns, label_separator=task.label_separator)
+    names = task.text_columns, task.label_column
+    layout = find_layout(config.data, columns, task.name, {task.name: task}, *names)
     say(layout.report)
     examples = [
         task.labelling.for_prediction(example)
@@ -99,27 +103,6 @@ def evaluate(config: EvaluateConfig) -> None:
     if config.output is not None:
         write_json(config.output, report)
     print("\n".join(lines(report, task, terminal_width())))
-
-
-def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout, ColumnsConfig]:
-    """The columns of texts and labels: as the user says, as in training, or as detected.
-
-    Raises InputError if none of these works.
-    """
-    # Only what the user does not say comes from training.
-    if columns.label_separator == ColumnsConfig.label_separator:
-        columns = dataclasses.replace(columns, label_separator=task.label_separator)
-    as_trained = dataclasses.replace(
-        columns,
-        text_columns=columns.text_columns or task.text_columns,
-        label_column=columns.label_column or task.label_column,
-    )
-    try:
-        return find_layout(path, as_trained, task.name, {task.name: task}), columns
-    except InputError:
-        if columns.text_columns or columns.label_column:
-            raise
-    return find_layout(path, columns, task.name, {task.name: task}), columns
 
 
 def evaluated(finetuned: Finetuned, examples: Sequence[Example]) -> JsonObject:

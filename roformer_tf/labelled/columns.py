@@ -7,7 +7,7 @@ several columns remain possible, an InputError shows the first lines and the fla
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, product
 from pathlib import Path
@@ -64,6 +64,24 @@ class ColumnsConfig:
         find_top = header_finder(names, self.first_line)
         return open_table(path, find_top, self.encoding, self.sheet)
 
+    def or_those_of_training(
+        self, table: Table, texts: Sequence[str], label: str | None
+    ) -> "ColumnsConfig":
+        """The settings for a table other than that of training.
+
+        Columns that the user does not name have the names of training, if the table has all of
+        those. Otherwise they remain to be detected.
+        """
+        # Training without a header has numbers as names. In a table with names these mean nothing.
+        own = self.text_columns or tuple(_match(table, x, not table.has_header) for x in texts)
+        own_label = self.label_column or (label and _match(table, label, not table.has_header))
+        if "" in (*own, own_label):
+            return self
+        own_columns = replace(self, text_columns=own, label_column=own_label)
+        if texts and not table.has_header and all(map(str.isdecimal, texts)):
+            return replace(own_columns, first_line="example")  # as in training, without doubt
+        return own_columns
+
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
         if not self.label_separator:
@@ -75,7 +93,7 @@ class ColumnsConfig:
 def find_column(table: Table, wanted: str) -> str:
     """Find a column by its name or its number. Raises InputError without it."""
     column = _match(table, wanted)
-    if column is None:
+    if not column:
         raise InputError(
             Message(
                 "{problem}. Give --text-columns and --label-column by the names in a header, or by "
@@ -86,8 +104,8 @@ def find_column(table: Table, wanted: str) -> str:
     return column
 
 
-def _match(table: Table, wanted: str, by_number: bool = True) -> str | None:
-    """The column of this name, as it is or `folded`, or of this number; None without it."""
+def _match(table: Table, wanted: str, by_number: bool = True) -> str:
+    """The column of this name, as it is or `folded`, or of this number; "" without it."""
     # Exact names first, so that "Text" and "text" may be two columns.
     if wanted in table.columns:
         return wanted
@@ -97,7 +115,7 @@ def _match(table: Table, wanted: str, by_number: bool = True) -> str | None:
     # Numbers come last: "2" is the column with this name if there is one, else the second column.
     if by_number and wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
-    return None
+    return ""
 
 
 def _no_column(table: Table, wanted: str) -> str:
@@ -341,13 +359,8 @@ def find_texts_to_predict(
     training select them, if their number is the same. The user has to confirm a file without a
     header. Raises InputError if the columns are not certain.
     """
-    wanted = columns.text_columns or usual
-    # Training without a header has numbers as names. In a file with names these mean nothing.
-    by_number = bool(columns.text_columns) or not table.has_header
-    matches = {name: _match(table, name, by_number) for name in wanted}
-    missing = [name for name, column in matches.items() if column is None]
-    if not missing:
-        return tuple(column for column in matches.values() if column is not None), ""
+    if named := columns.or_those_of_training(table, usual, None).text_columns:
+        return tuple(find_column(table, name) for name in named), ""
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
     sample = TableSample(table, rows)
     if table.has_header or columns.first_line != "auto":
@@ -357,13 +370,14 @@ def find_texts_to_predict(
             names, note = find_texts(sample, (), label)
         except InputError:
             names = ()
-        if len(names) == len(wanted):
+        if len(names) == len(usual):
             return names, note or (Message("by its name") if table.has_header else "")
-    if columns.first_line == "example" and len(table.columns) == len(wanted):
+    if columns.first_line == "example" and len(table.columns) == len(usual):
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
-    several = [table.columns[: len(wanted)]]
-    candidates = several if len(wanted) > 1 else [(name,) for name in table.columns]
-    raise _asking(sample, _no_column(table, missing[0]), candidates, "--text-columns")
+    several = [table.columns[: len(usual)]]
+    candidates = several if len(usual) > 1 else [(name,) for name in table.columns]
+    missing = next(name for name in usual if not _match(table, name, not table.has_header))
+    raise _asking(sample, _no_column(table, missing), candidates, "--text-columns")
 
 
 # Messages

@@ -39,6 +39,9 @@ from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
 from roformer_tf.translation import Message, either
 
+# Names of columns in which `predict` writes what a label column would hold.
+PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
+
 
 class Layout(NamedTuple):
     """The columns of a file and the task they are used for."""
@@ -79,11 +82,17 @@ class Layout(NamedTuple):
 
 
 def find_layout(
-    path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
+    path: str | Path,
+    columns: ColumnsConfig,
+    task: str | None,
+    tasks: Mapping[str, Any],
+    texts: Sequence[str] = (),
+    label: str | None = None,
 ) -> Layout:
     """Select the columns and the task of a labelled file; the user's settings come first.
 
     `task` is a name in `tasks`; without it the first task that suits the columns is selected.
+    `texts`, `label`: names of the columns in training, for another file than that of training.
     Raises InputError for several possibilities, or a task that does not suit the columns.
     """
     # In this order: CoNLL, texts alone, tables that may have no label, tables whose columns have
@@ -106,8 +115,9 @@ def find_layout(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll; of brat give the .ann file."
         )
-    named = (*columns.text_columns, columns.label_column)
+    named = (*(columns.text_columns or texts), columns.label_column or label)
     table = columns.open(path, named)
+    columns = columns.or_those_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
@@ -208,10 +218,12 @@ def _table_layout(
         texts=_name_texts(*texts),
         labels=labels,
     )
-    if name in ("label", "labels") and any(x.startswith("p(") for x in sample.table.columns):
+    others = {*sample.table.columns} - {name}
+    if name in PREDICTED and any(x == "error" or x.startswith("p(") for x in others):
         # Of a file that `predict` wrote, a model would be compared with itself.
         predicted = Message(
-            "The columns p(…) are predictions. If {name} is one, too, give another --label-column.",
+            "Other columns are those that `predict` writes. If {name} is a prediction, too, give "
+            "the column of the true labels by --label-column.",
             name=name,
         )
         more = _sentences(predicted, more)

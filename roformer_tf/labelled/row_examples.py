@@ -72,17 +72,11 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
 def _unit_examples(
     path: str | Path, task: Any, texts: Sequence[str], label: str | None, columns: ColumnsConfig
 ) -> Iterator[Example | BadLine]:
-    """The rows of a table with a label for every unit, or for a task of spans with entities.
-
-    Its columns may have other names.
-    """
-    wanted = (*texts, label or "")
-    sample = sample_of(columns.open(path, wanted))
-    # In a file with other names, such as a test set, the columns are looked for again.
-    named = (texts, label) if {*texts, label} <= {*sample.table.columns, None} else ((), None)
+    """The rows of a table with a label for every unit, or for a task of spans with entities."""
+    sample = sample_of(columns.open(path, (*texts, label)))
     # Opened again: the first rows have been read.
-    rows = columns.open(path, wanted).rows
-    detected = find_annotations(sample, *named, task.labelling.has_spans)
+    rows = columns.open(path, (*texts, label)).rows
+    detected = find_annotations(sample, texts, label, task.labelling.has_spans)
     if detected is None:
         raise no_units(path, task)
     return (read_row(row, detected.read) for row in rows)

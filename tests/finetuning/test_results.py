@@ -146,6 +146,21 @@ def test_missing_sets_are_split_from_training(folder, given_sets):
     assert bool(sets.test) == (given_sets != ("valid",))  # with only --valid, the report uses it
 
 
+@pytest.mark.parametrize("header", ["标签\t评论", "类别\t内容", None])
+def test_the_test_set_may_have_other_columns_than_training(header, tmp_path, capsys):
+    lines = [f"{label}\t{text}" for text, label in DATA["test"]]
+    (tmp_path / "test.tsv").write_text("\n".join(filter(None, [header, *lines])), "utf-8")
+    lines = [f"{text}\t{label}" for text, label in DATA["train"]]
+    (tmp_path / "train.tsv").write_text("\n".join(["评论\t标签", *lines]), "utf-8")
+    paths = {name: str(tmp_path / f"{name}.tsv") for name in ("train", "test")}
+    config = FinetuneConfig(checkpoint="", output="", **paths)
+    layout = find_layout(config.train, config.columns, None, TASKS)
+    capsys.readouterr()
+    actual = read_sets(config, layout).test
+    assert [(item.texts[0], item.label) for item in actual] == DATA["test"]
+    assert "test.tsv: task classification, text in column" in capsys.readouterr().out
+
+
 def test_metrics_belong_to_their_set(report, predicted_rows):
     assert {item["name"]: item["examples"] for item in report["data"]} == SIZES
     for item in report["data"]:

@@ -311,6 +311,76 @@ def test_column_numbers_of_training_are_ignored_in_a_file_with_names(write, flag
     assert [item.texts[0] for item in actual] == [row[bool(flag_columns)] for row in ROWS]
 
 
+LABELLED = [(str(n), *row) for n, row in enumerate(ROWS)]
+NAMED = ("序号", "内容", "类别")
+IN_OTHER_FILES = {  # columns of training, header of another file, flags → columns of that file
+    "other names": (("评论", "标签"), NAMED, {}, ("内容", "类别")),
+    "one name is the same": (("内容", "标签"), NAMED, {}, ("内容", "类别")),
+    "numbers of training": (("1", "2"), NAMED, {}, ("内容", "类别")),
+    "no header": (("评论", "标签"), None, {}, ("2", "3")),
+    "no headers": (("2", "3"), None, {}, ("2", "3")),
+    "the user's numbers": (
+        ("评论", "标签"),
+        ("a", "b", "类别"),
+        {"text_columns": ("2",), "label_column": "3"},
+        ("b", "类别"),
+    ),
+    "the user's text": (("评论", "标签"), NAMED, {"text_columns": ("内容",)}, ("内容", "类别")),
+}
+
+
+@pytest.mark.parametrize("name", IN_OTHER_FILES)
+def test_another_file_than_that_of_training_may_have_other_columns(write, name):
+    """The user's columns come first, then those of training, then what is detected."""
+    (text, label), header, flags, want = IN_OTHER_FILES[name]
+    path = write("test.csv", as_csv(*([header] if header else []), *LABELLED))
+    columns = ColumnsConfig(**flags)
+    layout = find_layout(path, columns, "classification", TASKS, (text,), label)
+    assert (layout.text_columns, layout.label_column) == ((want[0],), want[1])
+    examples = read_examples(path, layout, columns)
+    assert [(item.texts[0], item.label) for item in examples] == ROWS
+
+
+def test_the_columns_of_training_come_before_other_well_known_names(write):
+    rows = [("无", text, label, "0") for text, label in ROWS]
+    path = write("test.csv", as_csv(("内容", "正文", "评分", "标签"), *rows))
+    layout = find_layout(path, ColumnsConfig(), "classification", TASKS, ("正文",), "评分")
+    assert (layout.text_columns, layout.label_column) == (("正文",), "评分")
+
+
+def test_a_short_file_without_header_is_read_as_that_of_training(write):
+    """Its first label occurs once, as the name of a column does."""
+    path = write("test.csv", as_csv(("很好", "好"), ("很差", "坏")))
+    layout = find_layout(path, ColumnsConfig(), "classification", TASKS, ("1",), "2")
+    examples = read_examples(path, layout, ColumnsConfig())
+    assert [(item.texts[0], item.label) for item in examples] == [("很好", "好"), ("很差", "坏")]
+
+
+def test_missing_columns_that_the_user_names_are_an_error_in_prediction(write):
+    path = write("named.csv", as_csv(HEAD, *ROWS))
+    with pytest.raises(InputError, match="no column '正文'"):
+        open_texts_to_predict(path, Classification(), ColumnsConfig(text_columns=("正文",)))
+
+
+WRITTEN_BY_PREDICT = {
+    "labels": ("classification", "text,label,p(0),p(1),error", "好,1,0.1,0.9,", "差,0,0.9,0.1,"),
+    "numbers": ("regression", "text,score,error", "好,0.3,", "差,0.1,"),
+    "answers": ("question-answering", "question,context,answer,start,error", "谁,他,他,0,"),
+    "relevance": ("reranking", "query,document,score,error", "好,很好,0.7,", "好,差,0.1,"),
+    "spans": ("spans", "text,spans,error", '好,"[{""start"":0,""end"":1,""label"":""甲""}]",'),
+}
+
+
+@pytest.mark.parametrize(("task", "lines"), [(x, y) for x, *y in WRITTEN_BY_PREDICT.values()])
+def test_predictions_as_labels_are_reported(task, lines, write):
+    text = "\n".join(lines)
+    layout = find_layout(write("a.csv", text), ColumnsConfig(), task, TASKS)
+    assert f"If {layout.label_column} is a prediction, too, give the column of" in layout.report
+    own = text.replace("error", "remark").replace("p(", "x(")
+    layout = find_layout(write("b.csv", own), ColumnsConfig(), task, TASKS)
+    assert "is a prediction" not in layout.report
+
+
 SKIPPED = {  # parts of the report of skipped rows
     "holes.csv": [
         "holes.csv: 4 of 14 rows skipped:",
@@ -523,7 +593,7 @@ def test_unknown_names_are_asked_about_first(write, last):
 def test_labels_that_predict_wrote_are_reported(write):
     head = ("text", "label", "p(0)", "p(1)")
     path = write("a.tsv", as_lines(head, *((a, b, "0.4", "0.6") for a, b in ROWS)))
-    assert "If label is one, too, give another --label-column." in read(path)[0].report
+    assert "If label is a prediction, too, give the column" in read(path)[0].report
     gold = [(*head, "gold"), *((a, b, "0.4", "0.6", b) for a, b in ROWS)]
     layout, _ = read(write("b.tsv", as_lines(*gold)), label_column="gold")
     assert "predictions" not in layout.report

@@ -290,6 +290,13 @@ def test_accuracy_needs_a_threshold_that_training_chose(trained, evaluated, metr
     assert bool(mistakes) != (evaluated == [1.0, 1.0])
 
 
+@pytest.mark.parametrize(("data", "label"), [("pairs", 0.5), ("scores", BELONGS)])
+def test_examples_of_another_kind_than_in_training_are_an_error(data, label):
+    task = Embedding.from_settings(data=data)
+    with pytest.raises(InputError, match=r"a:1 has (a|no) score, unlike the training examples"):
+        task.labelling.target(Example(("甲", "乙"), label, "a:1"))
+
+
 def test_models_of_folds_keep_their_own_thresholds():
     """Each of two models splits its pairs without a mistake, at cosines of different scales."""
     gold, cosines = [0.0, 1.0], ([0.9, 0.99], [-0.2, 0.1])

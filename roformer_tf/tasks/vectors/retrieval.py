@@ -78,10 +78,6 @@ class RetrievalLabelling(sentence_vectors.VectorLabelling):
         rows = self.encode(examples, tokenizer).token_ids
         return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
 
-    def target(self, example: Example) -> np.ndarray:
-        """() float32."""
-        return np.array(1.0, np.float32)
-
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":

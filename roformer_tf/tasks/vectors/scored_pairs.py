@@ -13,7 +13,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Label
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
@@ -52,10 +52,6 @@ class ScoredLabelling(sentence_vectors.VectorLabelling):
         """The number of different scores, and the loss."""
         count = len(self.task.levels) or "many"
         return [f"pairs with {count} different scores; loss {self.task.loss}"]
-
-    def target(self, example: Example) -> np.ndarray:
-        """() float32."""
-        return np.array(example.label, np.float32)
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Pairs in batches; the target of a classifier is the index of the score."""

@@ -109,6 +109,20 @@ class VectorLabelling(Labelling):
             for example in examples
         ]
 
+    def target(self, example: Example) -> np.ndarray:
+        """() float32: the score, or 1 for texts that belong together.
+
+        Raises InputError unless it has a score exactly if the training examples had.
+        """
+        score = example.label if isinstance(example.label, float) else None
+        if (score is None) == (self.task.data == "scores"):
+            raise InputError(
+                f"{example.source_line} has {'no' if score is None else 'a'} score, unlike the "
+                "training examples. Give a file of the same kind, or other --text-columns and "
+                "--label-column."
+            )
+        return np.array(1.0 if score is None else score, np.float32)
+
     def split_keys(self, example: Example) -> Sequence[bytes]:
         """A key for each text: no text is in two sets."""
         return [text_key([text]) for text in example.texts]
