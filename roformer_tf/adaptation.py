@@ -3,7 +3,7 @@
 Pretraining and fine-tuning do not import each other. This module, which is above both, gives one to
 the other as a function.
 
-OUTPUT/adapted/texts.jsonl    the training texts
+OUTPUT/adapted/texts.jsonl    the training texts, and those of --unlabelled
 OUTPUT/adapted/               the folder of a run of `pretrain`; model/ is the adapted checkpoint
 """
 
@@ -33,7 +33,7 @@ def finetune(config: FinetuneConfig, files: Mapping[Path, str] = MappingProxyTyp
 
 
 def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
-    """Train the checkpoint to fill masks in these texts and in the unlabelled files.
+    """Train the checkpoint to fill masks in these texts.
 
     `config`: with a number for the learning rate. Returns the folder of the adapted checkpoint. A
     killed training goes on, a finished one is used again. Raises InputError for a checkpoint that
@@ -58,7 +58,7 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
     write_text(corpus, lines)
     rows = prepare(
         PreparationConfig(
-            corpus=(str(corpus), *config.unlabelled),
+            corpus=(str(corpus),),
             output=str(output / "rows"),
             vocab=config.checkpoint,
             length=LENGTH,

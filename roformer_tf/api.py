@@ -67,18 +67,15 @@ def finetune(
     where line 12 is row 12. Called again after an interruption, it resumes.
     Raises InputError for bad data, and for settings that are unknown or wrong.
     """
-    sources = {"train": train, "valid": settings.get("valid"), "test": settings.get("test")}
-    in_memory = {
-        name: data
-        for name, data in sources.items()
-        if data is not None and not isinstance(data, str | os.PathLike)
-    }
+    sets = {"train": train, "valid": settings.get("valid"), "test": settings.get("test")}
+    in_memory = {name: x for name, x in sets.items() if not isinstance(x, str | os.PathLike | None)}
     files = {name: Path(output, f"{name}.jsonl") for name in in_memory}
     words = settings | {"checkpoint": checkpoint or MINI, "train": train, "output": output} | files
     config = from_keywords(FinetuneConfig, words)
     # Embeddings are of matching texts: the last cell of a tuple may be a text, too.
-    named = not (config.task and TASKS[config.task].labelling.label_optional)
-    content = {files[name]: json_lines(x, name, named=named) for name, x in in_memory.items()}
+    labelling = TASKS[config.task].labelling if config.task else None
+    count = max(labelling.text_counts) if labelling and labelling.label_optional else 0
+    content = {files[name]: json_lines(x, name, unlabelled=count) for name, x in in_memory.items()}
     try:
         adaptation.finetune(config, content)
     except InputError as error:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -13,9 +14,12 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning import command
+from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.tasks.classification import Classification
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
@@ -77,7 +81,9 @@ def run(files, tmp_path_factory):
 def test_adaptation_trains_on_training_and_unlabelled_texts(files, run):
     lines = (run / "adapted" / "texts.jsonl").read_text(encoding="utf-8").splitlines()
     rows = (files / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
-    assert [json.loads(line)["text"] for line in lines] == [row.split("\t")[0] for row in rows]
+    more = (files / "more.txt").read_text(encoding="utf-8").splitlines()
+    want = [*(row.split("\t")[0] for row in rows), *more]
+    assert [json.loads(line)["text"] for line in lines] == want
     manifest = json.loads((run / "adapted" / "rows" / "manifest.json").read_text("utf-8"))
     assert manifest["splits"]["train"]["documents"] == 20 + 20
     losses = [line["loss"] for line in read_metrics(run / "adapted" / "metrics.jsonl")]
@@ -134,6 +140,37 @@ def test_fine_tuning_starts_from_the_adapted_model(files, tmp_path):
     end = RoFormerEncoder.from_pretrained(tmp_path / "run" / "model")
     for weight, same in zip(start.weights, end.weights, strict=True):
         np.testing.assert_allclose(weight, same, atol=1e-5)
+
+
+MORE = {  # unlabelled files: the columns of training, other ones, none
+    "a.jsonl": '{"评论": "很好"}\n{"评论": "很差"}\n',
+    "a.csv": "编号,评论\n1,很好\n2,很差\n",
+    "a.tsv": "评论\t编号\n很好\t1\n很差\t2\n",
+    "other.jsonl": '{"text": "很好"}\n{"text": "很差"}\n',
+    "a.txt": "很好\n很差\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "named"),
+    [(name, named) for name in MORE for named in [(), ("评论",)] if not named or name[0] == "a"],
+)
+def test_unlabelled_files_are_read_by_the_columns_of_training(name, named, tmp_path):
+    (tmp_path / name).write_text(MORE[name], encoding="utf-8")
+    columns = ColumnsConfig(text_columns=named)
+    settings = {"unlabelled": (str(tmp_path / name),), "adapt": "yes", "columns": columns}
+    config = FinetuneConfig(train="x", output="y", **settings)
+    task = Classification(text_columns=("评论",))
+    search = SimpleNamespace(config=config, sets=Sets([], [], [], []), task=task)
+    seen = []
+
+    def adapt(config, texts):
+        seen.extend(texts)
+        raise StopIteration
+
+    with pytest.raises(StopIteration):
+        command.adapted_search(search, type(task), adapt)
+    assert seen == ["很好", "很差"]
 
 
 @pytest.mark.parametrize(

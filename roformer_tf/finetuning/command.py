@@ -43,6 +43,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState, check_loss
 from roformer_tf.finetuning.trial import labels_of
+from roformer_tf.inference.text_files import Texts
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
@@ -187,8 +188,12 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
 
 def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     """The trainings that begin with the adapted checkpoint, unless "auto" chooses the others."""
-    config = search.config
-    adapted = adapt(config, (text for example in search.sets.train for text in example.texts))
+    config, sets = search.config, search.sets
+    reader = search.task
+    if len(reader.text_columns) > 1:  # any texts are good for pretraining, also single ones
+        reader = Texts(text_columns=reader.text_columns[:1])
+    examples = [*sets.train, *(sets.unlabelled or read_unlabelled(config, reader))]
+    adapted = adapt(config, (text for example in examples for text in example.texts))
     keras.utils.set_random_seed(config.seed)
     initial = read_initial_state(dataclasses.replace(config, checkpoint=str(adapted)), task)
     if config.adapt == "yes":

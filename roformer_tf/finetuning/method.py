@@ -95,7 +95,7 @@ def with_method(search: "Search") -> "Search":
     name = known.get("name", config.method)
     is_cross_validated = name == "vectors" and not (search.sets.valid or search.sets.folds)
     if is_cross_validated:
-        say("no row is split off: without --test, the figures are those of a cross-validation")
+        say("no row is split off: a cross-validation replaces each set that has no file")
     method = known | {"name": name, "cross_validated": is_cross_validated}
     chosen = dataclasses.replace(_of_method(search, name), method=method)
     # By its prefix a training that was compared is known, and not repeated. Without --valid, those

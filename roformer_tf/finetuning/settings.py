@@ -84,8 +84,8 @@ class FinetuneConfig:
     --unlabelled. "auto" fine-tunes with and without, and keeps what is better on the validation
     set."""
     unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
-    """Files of further texts: for --adapt in the formats that `pretrain` reads, for --teacher in
-    those of `predict`. The teacher's probabilities are their only targets."""
+    """Files of further texts for --adapt or --teacher, in the formats of `predict`. The teacher's
+    probabilities are their only targets."""
     epochs: int | Literal["auto"] = "auto"
     """Passes over the training examples. "auto" is 3, for tags 6, for answers to questions 12. Up
     to 10 with a few hundred examples; 2 or 1 with many at a high learning rate, as small models

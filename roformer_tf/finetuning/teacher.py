@@ -6,6 +6,7 @@ files, as `predict` writes them. The teacher of paraphrases, which may be any mo
 in `search`.
 """
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,6 +17,7 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.cells import listed, stripped, to_number
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import good_examples, open_texts_to_predict
+from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.losses import COLUMNS
@@ -33,7 +35,11 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     """The examples of --unlabelled, without labels. Raises InputError for files without any."""
     examples: list[Example] = []
     for path in config.unlabelled:
-        opened = open_texts_to_predict(path, task, config.columns)
+        # The user names the columns of --train. A .txt may have none; --adapt needs a single one.
+        count = 0 if kind_of(path) == "txt" else len(task.text_columns)
+        named = config.columns.text_columns[:count]
+        columns = dataclasses.replace(config.columns, text_columns=named)
+        opened = open_texts_to_predict(path, task, columns)
         if opened.report:
             say(opened.report)
         good = good_examples(path, opened.examples, config.columns.strict)

@@ -168,7 +168,7 @@ class _Table:
         self.count = 0
         self.cut = 0
         """Texts longer than the model reads."""
-        self.skipped = _skipped_rows(config)
+        self.skipped = SkippedRows(config.input)
         self.kinds: Counter[str] = Counter()
         """Predictions of each label, or entities of each type."""
 
@@ -229,10 +229,6 @@ class _Table:
         return _("; ").join(map(_, [*facts, *notes])) + _(".")
 
 
-def _skipped_rows(config: PredictConfig) -> SkippedRows:
-    return SkippedRows("stdin" if is_stdin(config.input) else config.input)
-
-
 def _bad(count: int, skipped: SkippedRows) -> str:
     """Which of so many rows have no prediction, and why."""
     lines = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
@@ -242,7 +238,7 @@ def _bad(count: int, skipped: SkippedRows) -> str:
 
 def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
     """All rows, in memory. Raises InputError, naming them all, if some are bad."""
-    skipped = _skipped_rows(config)
+    skipped = SkippedRows(config.input)
     good = skipped.good(rows)
     if bad := skipped.count():
         raise InputError(f"{_bad(len(good) + bad, skipped)}\nFix them, or run without --strict.")

@@ -77,10 +77,10 @@ class ColumnsConfig:
         own_label = self.label_column or (label and _match(table, label, not table.has_header))
         if "" in (*own, own_label):
             return self
-        own_columns = replace(self, text_columns=own, label_column=own_label)
-        if texts and not table.has_header and all(map(str.isdecimal, texts)):
-            return replace(own_columns, first_line="example")  # as in training, without doubt
-        return own_columns
+        # Training had no header either, so there is no doubt about the first line.
+        is_example = texts and not table.has_header and all(map(str.isdecimal, texts))
+        first_line = "example" if is_example else self.first_line
+        return replace(self, text_columns=own, label_column=own_label, first_line=first_line)
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)

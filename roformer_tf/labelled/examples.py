@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.readers.records import BLANK
+from roformer_tf.readers.streams import is_stdin
 from roformer_tf.translation import Message
 
 LongTexts = Literal["head", "head-tail", "windows"]
@@ -60,7 +61,7 @@ class SkippedRows:
     """The bad rows of a file so far."""
 
     def __init__(self, path: str | Path) -> None:
-        self.path = path
+        self.path = "stdin" if is_stdin(path) else path
         # By file and problem: a folder of brat has many files.
         self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.annotations import find_annotations
 from roformer_tf.labelled.cells import BadCellError
-from roformer_tf.labelled.columns import ColumnsConfig, find_column
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example
 from roformer_tf.labelled.headers import sample_of
 from roformer_tf.readers.kinds import kind_of
@@ -33,8 +33,8 @@ def examples_of(
 ) -> Iterator[Example | BadLine]:
     """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
 
-    `texts`, `label`: names of columns. `labelled`: whether units are read with their labels, which
-    CoNLL has in no named column.
+    `texts`, `label`: names of its columns, exactly. `labelled`: whether units are read with their
+    labels, which CoNLL has in no named column.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
@@ -47,9 +47,6 @@ def examples_of(
     if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         return plain_examples(path, task, columns.encoding)
     table = columns.open(path, (*texts, label))
-    # Names may differ in case and width, or be numbers: here they become those of the table.
-    texts = [find_column(table, name) for name in texts]
-    label = None if label is None else find_column(table, label)
     settings = task.labelling.read_row, texts, label, columns.label_separator
     return (read_row(row, *settings) for row in table.rows)
 

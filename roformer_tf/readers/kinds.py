@@ -36,7 +36,9 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     """
     kind = _kind_of(path)
     if sheet is not None and kind != "xlsx":
-        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
+        raise InputError(
+            f"{path} has no sheets, as an .xlsx file has: remove --sheet, or save sheets as files."
+        )
     return kind
 
 

@@ -27,21 +27,22 @@ _ROWS = (
 )
 
 
-def json_lines(data: Any, name: str, *, named: bool = True) -> str:
+def json_lines(data: Any, name: str, *, unlabelled: int = 0) -> str:
     """The rows of a data frame, a `datasets.Dataset` or a list, each as a line of JSON.
 
-    name: of the data, for messages. named: whether the last cell of a tuple is its label; otherwise
-    columns are called 1, 2, …, as those of a file without a header.
+    name: of the data, for messages. unlabelled: how many texts a tuple may have without a label:
+    its columns are called 1, 2, …, as those of a file without a header. With more cells the last
+    one is the label.
     Raises InputError for anything else, and for a row that is neither a tuple nor a dictionary.
     """
-    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(data, name, named)]
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(data, name, unlabelled)]
     if not lines:
         raise InputError(f"{name} has no rows. Give {_ROWS}.")
     # Half of a surrogate pair is no Unicode; as an escape it is read again as the same character.
     return "".join(lines).encode("utf-8", "backslashreplace").decode()
 
 
-def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
+def _rows(data: Any, name: str, unlabelled: int) -> Iterator[dict[str, Any]]:
     if hasattr(data, "to_dicts"):  # polars
         data = data.to_dicts()
     elif hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
@@ -72,7 +73,7 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
                 f"row {number} of {name} has {width} cells, but a tuple has up to three texts and "
                 "a label. Give dictionaries, whose keys are the names of columns."
             )
-        columns = COLUMNS[width - 1] if named else map(str, range(1, width + 1))
+        columns = COLUMNS[width - 1] if width > unlabelled else map(str, range(1, width + 1))
         yield dict(zip(columns, map(_plain, values), strict=True))
 
 

@@ -873,12 +873,10 @@ def test_a_folder_or_missing_file_is_rejected(tmp_path):
         read(tmp_path / "a.tsv")
 
 
-def test_a_test_file_without_the_training_columns_is_rejected(write):
-    layout = Layout(TASKS["classification"], ("text",), "label", "")
-    with pytest.raises(
-        InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
-    ):
-        read_examples(write("b.tsv", "text\ttag\nx\t0\n"), layout, ColumnsConfig())
+def test_a_test_file_without_labels_is_rejected(write):
+    path = write("b.tsv", "text\tx\n甲\t乙\n丙\t丁\n")
+    with pytest.raises(InputError, match=r"b\.tsv: cannot tell which column holds the labels"):
+        find_layout(path, ColumnsConfig(), "classification", TASKS, ("text",), "label")
 
 
 @pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])

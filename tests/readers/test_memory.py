@@ -78,7 +78,9 @@ def test_all_row_formats_give_the_same_lines(data):
 def test_the_last_cell_of_a_tuple_is_the_label(cells, columns):
     assert list(json.loads(json_lines([cells], "train"))) == columns
     numbers = [str(n) for n in range(1, len(columns) + 1)]
-    assert list(json.loads(json_lines([cells], "train", named=False))) == numbers
+    count = len(columns)
+    assert list(json.loads(json_lines([cells], "train", unlabelled=count))) == numbers
+    assert list(json.loads(json_lines([cells], "train", unlabelled=count - 1))) == columns
 
 
 def test_values_are_converted_to_json():

@@ -118,8 +118,7 @@ class VectorLabelling(Labelling):
         if (score is None) == (self.task.data == "scores"):
             raise InputError(
                 f"{example.source_line} has {'no' if score is None else 'a'} score, unlike the "
-                "training examples. Give a file of the same kind, or other --text-columns and "
-                "--label-column."
+                "training examples. Give a file of the same kind."
             )
         return np.array(1.0 if score is None else score, np.float32)
 
