@@ -33,7 +33,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.cache import KeyValueCache, compiled_step
 from roformer_tf.kernels.forms import Tensor, fast
-from roformer_tf.layers.rotary import frequencies
+from roformer_tf.layers.scaling import frequencies
 
 if TYPE_CHECKING:
     from roformer_tf.engines.step_session import StepSession

@@ -416,7 +416,7 @@ def test_teacher_predictions_of_a_regression_can_be_a_column(tmp_path):
 
 
 def test_several_labels_of_a_teacher_in_columns_are_those_above_its_thresholds(tmp_path):
-    rows = "今天,甲,0.4,0.1\n公园,,0.4,0.1\n学习,\"[\"\"甲\"\", \"\"乙\"\"]\",0.9,0.3\n"
+    rows = '今天,甲,0.4,0.1\n公园,,0.4,0.1\n学习,"[""甲"", ""乙""]",0.9,0.3\n'
     path = tmp_path / "rows.csv"
     config = FinetuneConfig(train=str(path), output="")
     examples = [Example((text,), (), f"{path}:{line}") for line, text in ((2, "今"), (4, "学"))]
