@@ -351,7 +351,7 @@ def check_rope_parameters(parameters: Mapping[str, Any] | None) -> None:
     if strange := sorted(set(parameters) - known):
         raise InputError(
             f"rope_parameters of rope_type {kind!r} have no {', '.join(strange)}. They have: "
-            f"{', '.join(sorted(known))}."
+            f"{', '.join(sorted(known))}. rope_theta is rotary_base here."
         )
     if parameters.get("factor") is None:
         raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")

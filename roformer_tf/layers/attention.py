@@ -130,7 +130,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        with axes.rotary_positions(rotary_positions, self.rotation):
+        with axes.rotary_positions(rotary_positions):
             output = super().call(
                 query,
                 value,
@@ -192,7 +192,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if positions is None:
             return spec
         output, *scores = spec if isinstance(spec, tuple) else (spec,)
-        output = keras.KerasTensor((*positions.shape, output.shape[-1]), output.dtype)
+        output = keras.KerasTensor((*positions.shape, *output.shape[2:]), output.dtype)
         return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:

@@ -55,7 +55,10 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
     """Rotate x (B, T, N, H) by positions (T, A) or (B, T, A) int → like x.
 
     Like `Rotation.rotate`, which is for one axis, with its base, style and fraction of dimensions.
+    Raises InputError for positions of another shape, and for scaled angles, because several axes
+    have no trained length.
     """
+    _check(positions, x.shape[1], rotation)
     if not rotation.features:
         return x
     theta = axial_angles(positions, rotation.features, rotation.base, wide(x))
@@ -68,14 +71,8 @@ current_positions: ContextVar[Tensor | None] = ContextVar("rotary_positions", de
 
 
 @contextmanager
-def rotary_positions(positions: Tensor | None, rotation: Rotation) -> Iterator[None]:
-    """Within the block, `current_positions` has these positions.
-
-    Raises InputError for other shapes than (T, A) or (B, T, A), and for scaled angles, because
-    several axes have no trained length.
-    """
-    if positions is not None:
-        _check(positions, rotation)
+def rotary_positions(positions: Tensor | None) -> Iterator[None]:
+    """Within the block, `current_positions` has these positions."""
     token = current_positions.set(positions)
     try:
         yield
@@ -83,13 +80,15 @@ def rotary_positions(positions: Tensor | None, rotation: Rotation) -> Iterator[N
         current_positions.reset(token)
 
 
-def _check(positions: Tensor, rotation: Rotation) -> None:
+def _check(positions: Tensor, length: int | None, rotation: Rotation) -> None:
     shape, dtype = tuple(positions.shape), keras.backend.standardize_dtype(positions.dtype)
     if len(shape) not in (2, 3) or "int" not in dtype:
         raise InputError(
             f"rotary_positions are {dtype} of the shape {shape}, but rotation counts along axes: "
             "give whole numbers, (length, axes) or (batch, length, axes)."
         )
+    if None not in (length, shape[-2]) and length != shape[-2]:
+        raise InputError(f"rotary_positions are of {shape[-2]} tokens, the sequence has {length}.")
     if rotation.features:
         pairs_by_axis(rotation.features, shape[-1])
     if rotation.parameters is not None:

@@ -101,12 +101,12 @@ def within(positions: Tensor, length: Any) -> Tensor:
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
-    """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup.
+    """Pick x (B, T, …) at positions (B, P) int32 → (B, P, …), in one flat lookup.
 
     A position outside 0 … T − 1 selects the nearest one of the same sequence. So a mask with T = 1,
     which is the same for all queries, can be used, too.
     """
-    batch, length, features = ops.shape(x)
+    batch, length, *features = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * length  # sequence b begins at b · T
-    flat = ops.reshape(x, (-1, features))  # (B·T, F)
+    flat = ops.reshape(x, (-1, *features))  # (B·T, …)
     return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)

@@ -265,6 +265,16 @@ def test_selected_positions_equal_those_of_the_full_output(arguments, training):
     np.testing.assert_array_equal(to_float64(again), to_float64(scores))
 
 
+def test_positions_are_selected_from_outputs_of_any_shape():
+    x, layer = tensor(B, T, D), RotaryMultiHeadAttention(N, H, output_shape=(3, 4))
+    positions = np.array([[6, 0], [2, 5]], "int32")
+    got, want = to_float64(layer(x, x, positions=positions)), to_float64(layer(x, x))
+    assert got.shape == (B, 2, 3, 4)
+    np.testing.assert_allclose(got, want[np.arange(B)[:, None], positions], atol=1e-6)
+    symbolic = layer(keras.Input((T, D)), keras.Input((T, D)), positions=positions)
+    assert symbolic.shape == (B, 2, 3, 4)
+
+
 @pytest.mark.parametrize("dtype", ["int32", "float32"])
 @each_layer
 def test_a_mask_need_not_be_boolean(kind, dtype):

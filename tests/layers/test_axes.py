@@ -159,6 +159,8 @@ def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
         (np.zeros((6,), "int32"), {}, "(length, axes)"),
         (np.zeros((6, 2), "float32"), {}, "whole numbers"),
         (np.zeros((6, 5), "int32"), {}, "5 axes"),
+        (np.zeros((5, 2), "int32"), {}, "of 5 tokens, the sequence has 6"),
+        (np.zeros((1, 7, 2), "int32"), {}, "of 7 tokens, the sequence has 6"),
         (
             np.zeros((6, 2), "int32"),
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},

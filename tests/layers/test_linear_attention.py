@@ -348,6 +348,19 @@ def test_other_lengths_of_keys_are_refused_where_tokens_are_compared(arguments):
 
 
 @pytest.mark.parametrize(
+    ("positions", "message"),
+    [
+        (np.zeros((7, 2), "float32"), "whole numbers"),
+        (np.zeros((5, 2), "int32"), "of 5 tokens, the sequence has 7"),
+    ],
+)
+def test_bad_rotary_positions_are_refused(positions, message):
+    x = np.ones((2, 7, 10), "float32")
+    with pytest.raises(InputError, match=message):
+        layer_of()(x, rotary_positions=positions)
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"feature_map": "relu"}, '"elu" or "favor"'),

@@ -132,6 +132,7 @@ def test_queries_are_scaled_by_their_number_of_visible_keys(shape):
         ({"rope_type": "linear", "factor": float("nan")}, "is nan"),
         ({"rope_type": "linear", "factor": True}, "is True"),
         ({"rope_type": "linear", "factor": 2.0, "beta_fast": 3}, "'linear' have no beta_fast"),
+        (YARN | {"rope_theta": 500.0}, "have no rope_theta.* rope_theta is rotary_base here"),
         (YARN | {"beta_fast": "3"}, "beta_fast of rope_parameters is '3'"),
         (YARN | {"attention_factor": -1.0}, "attention_factor of rope_parameters is -1"),
         (YARN | {"original_max_position_embeddings": 0}, "is 0, .* above 0"),
