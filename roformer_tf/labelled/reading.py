@@ -218,8 +218,8 @@ def _table_layout(
         texts=_name_texts(*texts),
         labels=labels,
     )
-    others = {*sample.table.columns} - {name}
-    if name in PREDICTED and any(x == "error" or x.startswith("p(") for x in others):
+    rest = {*sample.table.columns} - {name}
+    if name in PREDICTED and any(x == "error" or x.startswith("p(") for x in rest):
         # Of a file that `predict` wrote, a model would be compared with itself.
         predicted = Message(
             "Other columns are those that `predict` writes. If {name} is a prediction, too, give "
