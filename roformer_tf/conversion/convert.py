@@ -17,6 +17,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
+from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
@@ -164,11 +165,10 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
             "rest of this config: it would ignore a part. Convert --to own."
         )
     if output.to == "tf1":
-        vocabulary = None if tokenizer is None else tokenizer.vocabulary_text().encode()
-        if tokenizer is not None and not tokenizer.lower_case:
-            logger.warning(
-                "%s cannot record that it is cased: open it with lower_case=False.", target
-            )
+        vocabulary = None
+        if tokenizer is not None:
+            vocabulary = tokenizer.vocabulary_text().encode()
+            _warn_of_settings(tokenizer, target)
         if files:
             logger.warning(
                 "%s has the weights and the vocabulary, but not %s, without which it does not "
@@ -194,6 +194,20 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
+
+
+def _warn_of_settings(tokenizer: RoFormerTokenizer, target: Path) -> None:
+    """Name the settings that are not those with which a vocabulary alone is read."""
+    settings = []
+    if not tokenizer.lower_case:
+        settings.append("lower_case=False")
+    if tokenizer.tokenization != guess_tokenization(tokenizer.vocabulary):
+        settings.append(f"tokenization={tokenizer.tokenization!r}")
+    if settings:
+        logger.warning(
+            "%s cannot record how its tokenizer splits text: open it with %s.",
+            *(target, ", ".join(settings)),
+        )
 
 
 def compare(first: LazyArrays, second: LazyArrays) -> Difference:

@@ -369,15 +369,21 @@ def test_weights_without_a_vocabulary_are_converted_with_a_warning(
     assert f"{source} contains no vocab.txt, so {target} has no tokenizer" in line
 
 
-def test_a_cased_vocabulary_gives_a_warning_where_it_is_not_recorded(unpacked, tmp_path, caplog):
+@pytest.mark.parametrize(
+    ("setting", "argument"),
+    [({"do_lower_case": False}, "lower_case=False"), ({"tokenization": "word"}, "'word'")],
+)
+def test_settings_of_a_tokenizer_give_a_warning_where_they_are_not_recorded(
+    setting, argument, unpacked, tmp_path, caplog
+):
     folder = unpacked("hf_char")
-    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
-    settings["do_lower_case"] = False
+    settings = json.loads((folder / "tokenizer_config.json").read_text("utf-8")) | setting
     (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
     run(folder, tmp_path / "own", "own")
     assert caplog.messages == []
     run(folder, tmp_path / "tf1", "tf1")
-    assert "tf1 cannot record that it is cased" in caplog.text
+    assert "tf1 cannot record how its tokenizer splits text" in caplog.text
+    assert argument in caplog.text
 
 
 def test_a_bidirectional_gpt_model_gives_a_warning(unpacked, tmp_path, caplog):
