@@ -187,6 +187,7 @@ def test_no_other_module_names_a_task():
         ("serve_vectors.py", "embedding"),  # the task name in the service's responses
         ("vector_files.py", "embedding"),  # the column of vectors
         ("annotations.py", "spans"),  # a common name of an entity column
+        ("reading.py", "spans"),  # a column that `predict` writes
     }
 
 
