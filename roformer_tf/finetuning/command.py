@@ -297,7 +297,8 @@ def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
     def read(path: str | None) -> list[Example]:
         if path is None:
             return []
-        own = find_layout(path, config.columns, layout.task.name, TASKS, *layout[1:3])
+        names = layout.text_columns, layout.label_column
+        own = find_layout(path, config.columns, layout.task.name, TASKS, *names)
         say(own.report)
         return read_examples(path, own, config.columns)
 

@@ -64,7 +64,7 @@ class ColumnsConfig:
         find_top = header_finder(names, self.first_line)
         return open_table(path, find_top, self.encoding, self.sheet)
 
-    def or_those_of_training(
+    def with_columns_of_training(
         self, table: Table, texts: Sequence[str], label: str | None
     ) -> "ColumnsConfig":
         """The settings for a table other than that of training.
@@ -359,7 +359,7 @@ def find_texts_to_predict(
     training select them, if their number is the same. The user has to confirm a file without a
     header. Raises InputError if the columns are not certain.
     """
-    if named := columns.or_those_of_training(table, usual, None).text_columns:
+    if named := columns.with_columns_of_training(table, usual, None).text_columns:
         return tuple(find_column(table, name) for name in named), ""
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
     sample = TableSample(table, rows)

@@ -117,7 +117,7 @@ def find_layout(
         )
     named = (*(columns.text_columns or texts), columns.label_column or label)
     table = columns.open(path, named)
-    columns = columns.or_those_of_training(table, texts, label)
+    columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
