@@ -44,13 +44,17 @@ class SearchBenchmark:
     translations: bool = True
     """Also train on the strings of LibreOffice's menus and dialogs in Chinese and English, which
     apt downloads (Debian or Ubuntu)."""
+    checkpoint: str | None = None
+    """Model to start from, such as chinese_roformer-tf-mini. Default: pretrain one on the pages."""
     reranker: bool = True
     """Also train a cross-encoder that reranks the first 50 results."""
 
 
 def main(config: SearchBenchmark) -> None:
     """Build what is missing, and evaluate. Raises InputError for wrong data."""
-    recipe = SearchRecipe(config.data, config.output, config.seeds, config.translations)
+    recipe = SearchRecipe(
+        config.data, config.output, config.seeds, config.translations, config.checkpoint
+    )
     try:
         recipe.write_translations()
     except InputError as error:  # continue without translations: the search is only less accurate
@@ -102,7 +106,7 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
     """Evaluate vectors before and after each training stage, and hybrid search."""
     output = recipe.output
     methods: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
-    before = (output / "pretrained" / "model", output / "indexes" / "pretrained")
+    before = (Path(recipe.start), output / "indexes" / "pretrained")
     methods["vectors before training"] = [(*before, (), "before")]
     kinds = {
         "pages": ("trained on the pages, without labels", output / "pages" / "model"),

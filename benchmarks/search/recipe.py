@@ -45,11 +45,18 @@ class SearchRecipe:
     seeds: int
     translations: bool = True
     """Also train on a program's strings in two languages."""
+    checkpoint: str | None = None
+    """The model to start from. None: pretrain one on the pages."""
 
     @property
     def documents(self) -> Path:
         """The file of pages."""
         return self.data / DOCUMENTS
+
+    @property
+    def start(self) -> str | Path:
+        """The model before any training of vectors."""
+        return self.checkpoint or self._at("pretrained") / "model"
 
     def queries(self, split: str) -> Queries:
         """Return the queries of train, valid or test. Raises InputError if the file is missing."""
@@ -116,13 +123,15 @@ class SearchRecipe:
         """Train the models, average them, and build `model` and `index`."""
         self.output.mkdir(parents=True, exist_ok=True)
         self.write_files()
-        pretrained, corpora = self._at("pretrained"), (self.documents, self._at("news.jsonl"))
-        self.step("pretrain", "--corpus", *corpora, *_config("pretrain"), "--output", pretrained)
+        before = self.start
+        if not self.checkpoint:
+            corpora = ("--corpus", self.documents, self._at("news.jsonl"))
+            output = ("--output", self._at("pretrained"))
+            self.step("pretrain", *corpora, *_config("pretrain"), *output)
         if self.translations:
-            start = ("--checkpoint", pretrained / "model")
             pairs = ("--train", self._at("translations.jsonl"), "--output", self._at("translated"))
-            self.step("finetune", *_config("translations"), *start, *pairs)
-        before = self._at("translated" if self.translations else "pretrained") / "model"
+            self.step("finetune", *_config("translations"), "--checkpoint", before, *pairs)
+            before = self._at("translated") / "model"
         pairs = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
         for seed in range(self.seeds):
             self.train("pages", seed, before, "--train", self.documents)
@@ -131,7 +140,7 @@ class SearchRecipe:
         self.average("pairs", self._at("model"))
         self.index(self._at("model"), self._at("index"))
 
-    def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
+    def train(self, kind: str, seed: int, start: str | Path, *sets: object) -> None:
         """Train a model on the pages or on the pairs, with the config of that name."""
         arguments = ("--checkpoint", start, "--seed", seed, *sets)
         output = ("--output", self.model_path(kind, seed).parent)

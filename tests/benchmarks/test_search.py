@@ -137,6 +137,19 @@ def test_commands_run_once_and_use_each_others_output(recipe):
     assert len(recipe.run) == len(commands)
 
 
+def test_a_checkpoint_takes_the_place_of_pretraining(recipe):
+    recipe = replace(recipe, checkpoint="a-model", translations=False)
+    recipe.output.mkdir()
+    recipe.make()
+    assert "pretrain" not in [words[0] for words in recipe.run]
+    starts = [words[words.index("--checkpoint") + 1] for words in recipe.run[:4]]
+    assert [starts[0], starts[2]] == ["a-model"] * 2
+    assert [Path(path).parent.name for path in starts[1::2]] == ["pages-0", "pages-1"]
+    recipe.run.clear()
+    replace(recipe, checkpoint="a-model", translations=True).make()
+    assert recipe.run[0][recipe.run[0].index("--checkpoint") + 1] == "a-model"
+
+
 def test_more_seeds_rebuild_the_mean_and_everything_based_on_it(recipe):
     def all_of(recipe):
         recipe.make()
