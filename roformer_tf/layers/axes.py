@@ -58,7 +58,7 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
     Raises InputError for positions of another shape, and for scaled angles, because several axes
     have no trained length.
     """
-    _check(positions, x.shape[1], rotation)
+    _check(positions, x.shape[0], x.shape[1], rotation)
     if not rotation.features:
         return x
     theta = axial_angles(positions, rotation.features, rotation.base, wide(x))
@@ -80,7 +80,7 @@ def rotary_positions(positions: Tensor | None) -> Iterator[None]:
         current_positions.reset(token)
 
 
-def _check(positions: Tensor, length: int | None, rotation: Rotation) -> None:
+def _check(positions: Tensor, batch: int | None, length: int | None, rotation: Rotation) -> None:
     shape, dtype = tuple(positions.shape), keras.backend.standardize_dtype(positions.dtype)
     if len(shape) not in (2, 3) or "int" not in dtype:
         raise InputError(
@@ -89,8 +89,8 @@ def _check(positions: Tensor, length: int | None, rotation: Rotation) -> None:
         )
     if None not in (length, shape[-2]) and length != shape[-2]:
         raise InputError(f"rotary_positions are of {shape[-2]} tokens, the sequence has {length}.")
-    if rotation.features:
-        pairs_by_axis(rotation.features, shape[-1])
+    if len(shape) == 3 and None not in (batch, shape[0]) and shape[0] not in (1, batch):
+        raise InputError(f"rotary_positions are of {shape[0]} sequences, the batch has {batch}.")
     if rotation.parameters is not None:
         raise InputError(
             "rotary_positions cannot be combined with rope_parameters, which scale one axis beyond "

@@ -161,6 +161,7 @@ def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
         (np.zeros((6, 5), "int32"), {}, "5 axes"),
         (np.zeros((5, 2), "int32"), {}, "of 5 tokens, the sequence has 6"),
         (np.zeros((1, 7, 2), "int32"), {}, "of 7 tokens, the sequence has 6"),
+        (np.zeros((2, 6, 2), "int32"), {}, "of 2 sequences, the batch has 3"),
         (
             np.zeros((6, 2), "int32"),
             {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
@@ -170,7 +171,7 @@ def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
 )
 def test_bad_positions_are_refused(positions, options, message):
     layer = attention(RotaryMultiHeadAttention, **options)
-    x = ops.ones((1, 6, 10))
+    x = ops.ones((3, 6, 10))
     with pytest.raises(InputError) as refused:
         layer(x, x, rotary_positions=positions)
     assert message in str(refused.value)
