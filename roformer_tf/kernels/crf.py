@@ -128,8 +128,9 @@ def _backward(emissions: Tensor, labelled: Tensor, transitions: Tensor, ends: Te
     def step(message: Tensor, at: Tensor) -> Any:
         scores, has_label = at[:, :-1], at[:, -1:] > 0
         new = ops.logsumexp(transitions + (scores + message)[:, None, :], axis=2)
-        # Only differences between labels matter here, so any number that keeps exp finite will do.
-        new = new - ops.max(new, axis=-1, keepdims=True)
+        # Only differences between labels matter here, so any number that keeps exp finite will do:
+        # not the maximum, which Keras refuses for an empty batch.
+        new = new - ops.logsumexp(new, axis=-1, keepdims=True)
         message = ops.where(has_label, new, message)
         return message, message
 

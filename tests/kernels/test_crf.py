@@ -78,6 +78,11 @@ def test_losses_equal_the_enumeration_and_are_at_labelled_positions():
         assert len(set(row[mask].tolist())) == bool(mask.any())
 
 
+def test_an_empty_batch_has_no_losses():
+    emissions, *rest = (ops.cast(x, "float32") for x in weights())
+    assert sequence_losses(emissions[:0], ops.convert_to_tensor(LABELS[:0]), *rest).shape == (0, 6)
+
+
 @pytest.mark.parametrize("index", range(4), ids=["emissions", "start", "transitions", "end"])
 def test_gradients_equal_central_differences(index, gradient):
     """The upstream gradient differs between examples."""
