@@ -282,15 +282,18 @@ class RoFormerConfig:
             raise InputError(f"{source}: {error}") from None
 
     @classmethod
-    def from_file(cls, path: str | Path) -> "RoFormerConfig":
-        """Read a JSON file. Raises InputError if it is missing or contains no JSON object."""
+    def from_file(cls, path: str | Path, **defaults: Any) -> "RoFormerConfig":
+        """Read a JSON file. Raises InputError if it is missing or contains no JSON object.
+
+        `defaults`: values of keys that the file does not have.
+        """
         path = Path(path)
         try:
             content = path.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
         values = json_object(content, path, "Give a config file.")
-        return cls.from_dict(values, source=str(path))
+        return cls.from_dict(defaults | values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
         """All keys for a JSON file, except those of `_FORMS` that have the default value."""

@@ -96,7 +96,7 @@ def read_recipe(
             f"{path} has no architecture, because it starts from a checkpoint. Give its "
             "bert_config.json with --architecture, such as --architecture base."
         )
-    config = read_architecture(shape)
+    config = read_architecture(shape, settings.vocab_size)
     return name, settings, config.replace(vocab_size=settings.vocab_size or config.vocab_size)
 
 

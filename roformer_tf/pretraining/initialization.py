@@ -86,7 +86,8 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
 
 def new_architecture(config: InitializationConfig, positions: int) -> RoFormerConfig:
     """The architecture of a new model for sequences of up to `positions` tokens."""
-    architecture = read_architecture(config.architecture)
+    # A file needs no vocab_size: `new_model` replaces it by that of the data.
+    architecture = read_architecture(config.architecture, vocab_size=1)
     check_sees_both_sides(architecture.attention_type, config.objective, config.architecture)
     longest = max(positions, architecture.max_position_embeddings)
     return architecture.replace(max_position_embeddings=longest, **_changes(config))

@@ -333,9 +333,12 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
     return dataclasses.replace(config, **{name: prepared[name] for name in names & prepared.keys()})
 
 
-def read_architecture(source: str | Path | None) -> RoFormerConfig:
-    """The architecture in a file, or one by its name. Default: the released small size."""
-    return RoFormerConfig.from_file(find_recipe(source or "small", ".json"))
+def read_architecture(source: str | Path | None, vocab_size: int | None = None) -> RoFormerConfig:
+    """The architecture in a file, or one by its name. Default: the released small size.
+
+    `vocab_size` is for a file without it.
+    """
+    return RoFormerConfig.from_file(find_recipe(source or "small", ".json"), vocab_size=vocab_size)
 
 
 # Floating-point operations of a step

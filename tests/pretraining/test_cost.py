@@ -86,13 +86,16 @@ def test_with_one_device_several_are_not_mentioned():
 # --- What is read --------------------------------------------------------------------------------
 
 
+TINY = (
+    '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
+    '"intermediate_size": 48}'
+)
+
+
 @pytest.fixture
 def recipe(tmp_path):
     """A function that writes a recipe to a YAML file, next to the architecture tiny.json."""
-    (tmp_path / "tiny.json").write_text(
-        '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
-        '"intermediate_size": 48}'
-    )
+    (tmp_path / "tiny.json").write_text(TINY)
 
     def write(text):
         (tmp_path / "mine.yaml").write_text(text.replace("tiny.json", str(tmp_path / "tiny.json")))
@@ -101,12 +104,17 @@ def recipe(tmp_path):
     return write
 
 
-def test_the_vocabulary_is_the_recipes_or_the_architectures(recipe):
+def test_the_vocabulary_is_the_recipes_or_the_architectures(recipe, tmp_path):
     _, _, shape = read_recipe(recipe("architecture: tiny.json\n"), None)
     assert shape.vocab_size == 70
-    name, read, shape = read_recipe(recipe("architecture: tiny.json\nvocab-size: 90\n"), None)
+    with_size = "architecture: tiny.json\nvocab-size: 90\n"
+    name, read, shape = read_recipe(recipe(with_size), None)
     assert (name, shape.vocab_size, shape.hidden_size) == ("mine", 90, 24)
     assert read.vocab_size == 90
+    (tmp_path / "tiny.json").write_text(TINY.replace('"vocab_size": 70, ', ""))
+    assert read_recipe(recipe(with_size), None)[2] == shape
+    with pytest.raises(InputError, match="lacks 'vocab_size'"):
+        read_recipe(recipe("architecture: tiny.json\n"), None)
 
 
 def test_a_recipe_without_architecture_has_pretrains_default_size(recipe):

@@ -1,5 +1,6 @@
 """`pretrain --rows` uses the settings of preparation and rejects flags that contradict them."""
 
+import json
 from types import SimpleNamespace
 
 import pytest
@@ -7,7 +8,11 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.pretraining import command
 from roformer_tf.pretraining.initialization import new_architecture
-from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
+from roformer_tf.pretraining.settings import (
+    InitializationConfig,
+    PretrainConfig,
+    read_architecture,
+)
 from roformer_tf.training.run_files import plain
 
 
@@ -80,6 +85,16 @@ def test_attention_dropout_may_differ_from_dropout(flags, want):
     config = InitializationConfig(**flags)
     shape = new_architecture(config, 32)
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
+
+
+def test_an_architecture_needs_no_vocabulary_size(tmp_path):
+    """The vocabulary of the data gives it."""
+    file = tmp_path / "architecture.json"
+    shape = read_architecture(None).to_dict()
+    del shape["vocab_size"]
+    file.write_text(json.dumps(shape))
+    config = InitializationConfig(architecture=str(file))
+    assert new_architecture(config, 32).num_hidden_layers == shape["num_hidden_layers"]
 
 
 @pytest.mark.parametrize("rematerialize", [False, True])
