@@ -116,7 +116,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         # Keras' own arguments are listed because Keras passes `training` and the masks of the
         # inputs only to a `call` whose signature has them.
         if sequence_ids is not None or rotary_positions is not None:
-            check_one_length(query, value)
+            check_one_length(query, value, sequence_ids)
         if sequence_ids is not None:
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
@@ -130,7 +130,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
-        with axes.rotary_positions(rotary_positions):
+        token = axes.current_positions.set(rotary_positions)
+        try:
             output = super().call(
                 query,
                 value,
@@ -144,6 +145,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 use_causal_mask=use_causal_mask,
                 **options,
             )
+        finally:
+            axes.current_positions.reset(token)
         if positions is None:
             return output
         if return_attention_scores:

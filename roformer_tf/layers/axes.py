@@ -8,8 +8,6 @@ axis and on nothing else: g(m − n, i − j).
 Axes: B batch, T tokens, A axes, N heads, H head size (even).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from contextvars import ContextVar
 
 import keras
@@ -68,16 +66,6 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
 # The rotary positions of the current call, if it has any. Keras passes no further argument to the
 # methods of a layer that `call` calls.
 current_positions: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
-
-
-@contextmanager
-def rotary_positions(positions: Tensor | None) -> Iterator[None]:
-    """Within the block, `current_positions` has these positions."""
-    token = current_positions.set(positions)
-    try:
-        yield
-    finally:
-        current_positions.reset(token)
 
 
 def _check(positions: Tensor, batch: int | None, length: int | None, rotation: Rotation) -> None:

@@ -94,18 +94,19 @@ def linear_attention(
         above = ops.einsum("btnm,bnmv->btnv", rotated_query, memory)
         below = ops.einsum("btnm,bnm->btn", query, ops.sum(key, axis=1))
         return _quotient(above, below)
-    if sequence_ids is None:
-        sequence_ids = ops.ones(ops.shape(query)[:2], "int32")
-    sequence_ids = ops.cast(sequence_ids, "int32")  # it may be a padding mask
+    batch, length = ops.shape(query)[:2]
+    ids = 1 if sequence_ids is None else ops.cast(sequence_ids, "int32")  # or a padding mask
+    sequence_ids = ops.broadcast_to(ids, (batch, length))
     # Sort the tokens by document, with the order within a document unchanged (the sort is stable).
     # Then the only document that two neighbouring chunks can share is at their boundary.
     order = ops.argsort(sequence_ids, axis=1)
     arrays = (query, key, value, rotated_query, rotated_key, sequence_ids)
     q, k, v, tq, tk, ids = (in_blocks(_along(x, order), CHUNK) for x in arrays)
     output = _by_chunks(q, k, v, tq, tk, ids, causal)
-    output = ops.reshape(output, (ops.shape(output)[0], -1, *output.shape[3:]))
+    # Not −1 for the length, which an empty batch would leave open.
+    output = ops.reshape(output, (batch, ops.shape(output)[1] * CHUNK, *output.shape[3:]))
     # The argsort of a permutation is its inverse: the tokens return to their original order.
-    return _along(output[:, : ops.shape(query)[1]], ops.argsort(order, axis=1))
+    return _along(output[:, :length], ops.argsort(order, axis=1))
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:
@@ -288,7 +289,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         tq, tk = (self._rotated(x, rotary_positions) for x in (q, k))
         causal = self.causal or use_causal_mask
         if causal or sequence_ids is not None or rotary_positions is not None:
-            check_one_length(query, value)
+            check_one_length(query, value, sequence_ids)
         heads = linear_attention(q, k, v, tq, tk, sequence_ids, causal)
         return self.output_dense(ops.cast(heads, self.compute_dtype))
 

@@ -71,14 +71,17 @@ def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
     return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
 
 
-def check_one_length(query: Tensor, value: Tensor) -> None:
-    """Raise InputError if query (B, T, …) and value (B, S, …) are known to differ in length."""
+def check_one_length(query: Tensor, value: Tensor, sequence_ids: Tensor | None = None) -> None:
+    """Raise InputError if query (B, T, …), value (B, S, …) and ids (B, T) are known to differ."""
     queries, keys = query.shape[1], value.shape[1]
     if None not in (queries, keys) and queries != keys:
         raise InputError(
             f"the query has {queries} tokens, the value {keys}. sequence_ids, rotary_positions and "
             "causal linear attention are for sequences that attend to themselves. Omit them."
         )
+    ids = queries if sequence_ids is None else np.shape(sequence_ids)[-1]
+    if None not in (queries, ids) and queries != ids:
+        raise InputError(f"sequence_ids are of {ids} tokens, the query has {queries}.")
 
 
 def within(positions: Tensor, length: Any) -> Tensor:

@@ -13,6 +13,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
+from roformer_tf.layers.linear_attention import RotaryLinearAttention
 from roformer_tf.layers.masks import both, same_sequence, visible_keys
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 from roformer_tf.machine import multiplies_bfloat16
@@ -200,6 +201,22 @@ def test_one_frozen_projection_may_be_a_name():
 def test_cross_attention_has_no_documents_and_no_axes(arguments, message):
     with pytest.raises(InputError, match=message):
         make()(tensor(B, T, D), tensor(B, S, D), **arguments)
+
+
+@pytest.mark.parametrize("layer", [RotaryMultiHeadAttention, RotaryLinearAttention])
+@pytest.mark.parametrize("length", [T - 1, T + 1])
+def test_sequence_ids_of_another_length_are_refused(layer, length):
+    """Linear attention of fewer ids gave fewer outputs, without an error."""
+    x = tensor(B, T, D)
+    with pytest.raises(InputError, match=f"sequence_ids are of {length} tokens, the query has {T}"):
+        layer(2, 4)(x, x, sequence_ids=np.ones((B, length), "int32"))
+
+
+@pytest.mark.parametrize("layer", [RotaryMultiHeadAttention, RotaryLinearAttention])
+def test_sequence_ids_may_be_those_of_the_whole_batch(layer):
+    x, ids, attention = tensor(B, T, D), np.array([[1, 1, 2, 2, 2, 0, 0]]), layer(2, 4)
+    want = attention(x, x, sequence_ids=np.repeat(ids, B, 0))
+    np.testing.assert_allclose(attention(x, x, sequence_ids=ids), want, atol=1e-6)
 
 
 def compiled(function):

@@ -332,6 +332,10 @@ def test_keys_that_keras_masks_are_not_attended_to(kind):
         np.testing.assert_allclose(across[row], want, rtol=1e-4, atol=1e-5)
 
 
+def test_an_empty_batch_has_an_empty_output():
+    assert layer_of(causal=True)(np.ones((0, 7, 10), "float32")).shape == (0, 7, 10)
+
+
 def test_sequence_ids_may_be_a_padding_mask():
     x, real = np.random.default_rng(2).normal(size=(2, 7, 10)).astype("float32"), PACKED[:, 14:] > 0
     want = array(layer_of()(x, sequence_ids=real.astype("int32")))
