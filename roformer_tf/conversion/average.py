@@ -71,7 +71,7 @@ def average(config: AverageConfig) -> None:
 
 
 def mean_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
-    """The mean of checkpoints with equal shapes, in the dtypes of the first.
+    """The mean of checkpoints with equal shapes, in their dtype; float32 if they have several.
 
     Each array is computed on access; sums are float64.
     """
@@ -82,9 +82,11 @@ def mean_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
         total = np.zeros(first.arrays.shapes[tensor])
         for checkpoint in checkpoints:
             total += checkpoint.arrays[tensor]
-        return (total / len(checkpoints)).astype(first.arrays.dtypes[tensor])
+        return (total / len(checkpoints)).astype(dtypes[tensor])
 
-    arrays = LazyArrays(first.arrays.shapes, first.arrays.dtypes, mean)
+    several = any(x.arrays.dtypes != first.arrays.dtypes for x in checkpoints)
+    dtypes = dict.fromkeys(first.arrays.dtypes, np.dtype("f4")) if several else first.arrays.dtypes
+    arrays = LazyArrays(first.arrays.shapes, dtypes, mean)
     return dataclasses.replace(first, arrays=arrays)
 
 

@@ -60,7 +60,7 @@ def edit(path, **changes):
     ("family", "dtype"),
     [("sim_char", None), ("word_project", "float16"), ("char", "bfloat16")],
 )
-def test_each_weight_is_the_mean_in_the_first_models_dtype(family, dtype, own_folder, tmp_path):
+def test_each_weight_is_the_mean_in_the_models_dtype(family, dtype, own_folder, tmp_path):
     noises = {"a": 0, "bb": 0.1, "ccc": 0.3}
     folders = [own_folder(family, name, noise, dtype) for name, noise in noises.items()]
     actual = run(*folders, output=tmp_path / "mean")
@@ -70,6 +70,17 @@ def test_each_weight_is_the_mean_in_the_first_models_dtype(family, dtype, own_fo
         want = np.mean([t[name].astype(np.float64) for t in tensors_of_each], axis=0)
         assert tensor.dtype == tensors_of_each[0][name].dtype
         np.testing.assert_array_equal(tensor, want.astype(tensor.dtype), name)
+
+
+@pytest.mark.parametrize("dtypes", [("bfloat16", None), ("float16", "bfloat16")])
+def test_the_mean_of_several_dtypes_is_float32(dtypes, own_folder, tmp_path):
+    """In the dtype of the first, it was rounded to three digits."""
+    folders = [own_folder("char", "a" * i, 0.1, dtype) for i, dtype in enumerate(dtypes, start=1)]
+    actual = run(*folders, output=tmp_path / "mean")
+    first, second = (load_file(folder / WEIGHTS) for folder in folders)
+    for name, tensor in actual.items():
+        want = (first[name].astype(np.float64) + second[name]) / 2
+        np.testing.assert_array_equal(tensor, want.astype("float32"), name)
 
 
 def test_a_model_given_twice_counts_twice(own_folder, tmp_path):
