@@ -158,16 +158,18 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
 def scaled(scaling: Scaling, longest: int, trained: int) -> dict[str, Any]:
     """Keys of the config by which a model reads sequences longer than it was trained on.
 
-    >>> scaled("linear", 2048, 512)
-    {'trained_length': 512, 'rope_parameters': {'rope_type': 'linear', 'factor': 4.0}}
+    They replace the model's own scaling.
+
+    >>> scaled("linear", 2048, 512)["rope_parameters"]
+    {'rope_type': 'linear', 'factor': 4.0}
     """
-    changes: dict[str, Any] = {"trained_length": trained}
-    if scaling == "log-n":
-        return changes | {"use_logn_attn": True}
-    if scaling == "none":
-        return changes
     factor = max(1.0, longest / trained)
-    return changes | {"rope_parameters": {"rope_type": scaling, "factor": factor}}
+    scales_angles = scaling not in ("none", "log-n")
+    return {
+        "trained_length": trained,
+        "rope_parameters": {"rope_type": scaling, "factor": factor} if scales_angles else None,
+        "use_logn_attn": scaling == "log-n",
+    }
 
 
 def open_language_model(

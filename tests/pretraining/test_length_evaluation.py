@@ -295,6 +295,21 @@ def test_each_scaling_equals_its_setting_in_the_config(models, corpus, tmp_path,
 
 
 @pytest.mark.parametrize(
+    ("scaling", "rope_type", "logn"),
+    [("none", None, False), ("linear", "linear", False), ("log-n", None, True)],
+)
+def test_a_scaling_replaces_those_of_the_model(scaling, rope_type, logn, models, tmp_path):
+    folder = shutil.copytree(models["masked"], tmp_path / "scaled")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config |= {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}, "use_logn_attn": True}
+    (folder / "config.json").write_text(json.dumps(config | {"trained_length": 10}))
+    changes = length_evaluation.scaled(scaling, 40, 10)
+    model, *_ = open_language_model(str(folder), None, "float32", **changes)
+    assert (model.config.rope_parameters or {"rope_type": None})["rope_type"] == rope_type
+    assert model.config.use_logn_attn == logn
+
+
+@pytest.mark.parametrize(
     ("words", "message"),
     [
         ("--lengths 8000", "needs a text of 7,998"),
