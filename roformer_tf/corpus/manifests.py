@@ -32,6 +32,8 @@ TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 UNFINISHED = "unfinished"
 PREPARE_AGAIN = "Remove the output folder, and prepare again."
 SHOWN_FILES = 5  # changed files that a message lists
+# What a manifest has of each split, in addition to rows and tokens.
+COUNTS = ("documents", "cut", "unknown", "characters")
 
 
 def make_manifest(
@@ -45,7 +47,7 @@ def make_manifest(
     shards = [shard for record in records for shard in record["shards"]]
     splits = {
         split: _sums(shard for shard in shards if shard["split"] == split)
-        | {of: sum(x[of][split] for x in records) for of in ("documents", "cut", "characters")}
+        | {of: sum(x[of][split] for x in records) for of in COUNTS}
         for split in SPLITS
     }
     sums = _sums(shards)
@@ -89,8 +91,7 @@ def _corpora(
         own = [record for record in records if record["corpus"] == corpus]
         described[corpus] = {
             "files": count,
-            "documents": sum(sum(record["documents"].values()) for record in own),
-            "characters": sum(sum(record["characters"].values()) for record in own),
+            **{of: sum(sum(record[of].values()) for record in own) for of in COUNTS},
             **_sums(shard for record in own for shard in record["shards"]),
             "blake2b": hash_texts(record["blake2b"] for record in own),
         }
@@ -111,18 +112,19 @@ def skipped(manifest: Mapping[str, Any]) -> list[str]:
 
 def summary(manifest: Mapping[str, Any]) -> str:
     """The content of a folder, in one line."""
-    cut, documents = (
-        sum(split[count] for split in manifest["splits"].values()) for count in ("cut", "documents")
-    )
+    # Sums over the splits.
+    counts: Counter[str] = sum(map(Counter, manifest["splits"].values()), Counter())
     return Message(
         "{rows:,} sequences of {length} tokens ({held_out:,} held out), {tokens:,} tokens, "
-        "{used:.1%} of the positions used, {cut:.1%} of the documents cut",
+        "{used:.1%} of the positions used, {cut:.1%} of the documents cut, {unknown:.1%} of the "
+        "tokens unknown",
         rows=manifest["rows"],
         length=manifest["length"],
         held_out=manifest["splits"][HELD_OUT]["rows"],
         tokens=manifest["tokens"],
         used=manifest["utilization"],
-        cut=cut / documents,
+        cut=counts["cut"] / counts["documents"],
+        unknown=counts["unknown"] / manifest["tokens"],
     )
 
 

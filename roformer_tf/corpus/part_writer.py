@@ -56,7 +56,8 @@ class PartWriter:
         """Write the part's shards and then its record, unless they exist; return the record.
 
         {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
-        "characters": {"train": 3456, …}, "short": 1, "repeated_lines": 2, "blake2b": …}
+        "unknown": {"train": 7, …}, "characters": {"train": 3456, …}, "short": 1,
+        "repeated_lines": 2, "blake2b": …}
         """
         name = f"{part.number:05}"
         path = self.output / UNFINISHED / f"part-{name}.json"
@@ -71,8 +72,7 @@ class PartWriter:
         remaining, repeated_lines = filtered(part.texts, self.config)
         kept = [text for text in remaining if text is not None]
         for text in kept:
-            held_out = is_held_out(text, self.config.held_out)
-            texts[HELD_OUT if held_out else TRAIN].append(text)
+            texts[HELD_OUT if is_held_out(text, self.config.held_out) else TRAIN].append(text)
         # Two workers of a cluster may write the same part at once: both write the same bytes, under
         # temporary names of their own.
         written = {
@@ -81,9 +81,10 @@ class PartWriter:
         }
         record = {
             "corpus": part.corpus,
-            "shards": [asdict(shard) for shard, _ in written.values() if shard],
+            "shards": [asdict(shard) for shard, *_ in written.values() if shard],
             "documents": {split: len(texts[split]) for split in SPLITS},
-            "cut": {split: cut for split, (_, cut) in written.items()},
+            "cut": {split: cut for split, (_, cut, _) in written.items()},
+            "unknown": {split: unknown for split, (*_, unknown) in written.items()},
             "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
             "short": remaining.count(None),
             "repeated_lines": repeated_lines,
@@ -95,8 +96,11 @@ class PartWriter:
 
     def _write(
         self, split: str, file: str, corpus: str, texts: list[str]
-    ) -> tuple[Shard | None, int]:
-        """Write a shard, if the texts have tokens; return it, and how many texts were split."""
+    ) -> tuple[Shard | None, int, int]:
+        """Write a shard, if the texts have tokens.
+
+        Return it, how many texts were split, and how many tokens are not in the vocabulary.
+        """
         # All documents of the part at once: packing needs many to fill sequences.
         documents = Documents(*self.tokenizer.ids_and_words_of(texts))
         if self.config.whole_words and self.tokenizer.tokenization == "char":
@@ -109,7 +113,8 @@ class PartWriter:
             fill=self.config.fill,
             dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
         )
-        return (write_shard(self.output, file, split, rows, corpus) if len(rows) else None), cut
+        shard = write_shard(self.output, file, split, rows, corpus) if len(rows) else None
+        return shard, cut, int(np.sum(documents.token_ids == self.tokenizer.unk_id))
 
 
 def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:

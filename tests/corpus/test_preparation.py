@@ -79,6 +79,17 @@ def test_every_token_of_the_corpus_is_in_the_rows_of_its_split(configure, corpus
         described = read_manifest(folder)["splits"][split]
         assert described["documents"] == len(texts)
         assert described["characters"] == sum(map(len, texts))
+        assert described["unknown"] == counts[tokenizer.unk_id]
+
+
+def test_tokens_that_the_vocabulary_lacks_are_printed(configure, tmp_path, capsys):
+    """The vocabulary of another language made a corpus of [UNK], with a high accuracy."""
+    vocabulary = tmp_path / "other.txt"
+    vocabulary.write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\n", encoding="utf-8")
+    corpus = tmp_path / "two.txt"
+    corpus.write_text("甲乙the\n", encoding="utf-8")
+    prepare(configure(corpus=(str(corpus),), vocab=str(vocabulary), held_out=0.0))
+    assert "40.0% of the tokens unknown" in capsys.readouterr().out  # of [CLS] 甲 乙 the [SEP]
 
 
 def test_the_manifest_has_the_right_counts(configure):
