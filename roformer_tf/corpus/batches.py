@@ -143,7 +143,7 @@ def _check_names(weights: Mapping[str, float], rows: Mapping[str, int]) -> None:
     if unknown:
         raise InputError(
             f"there are weights for {_listed(unknown)}, but rows of {_listed(rows)}. Name corpora "
-            "as --corpus does, in entries such as 'news=data/news/*.jsonl'."
+            "as --corpus does, such as in 'news=data/news/*.jsonl'; omit those without text."
         )
     if missing:
         raise InputError(

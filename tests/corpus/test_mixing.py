@@ -226,6 +226,7 @@ def test_invalid_settings_are_refused(settings, message):
     ("rows", "weights", "message"),
     [
         ({"a": 2, "b": 1}, {"a": 1, "c": 1}, "weights for 'c', but rows of 'a', 'b'. Name corpora"),
+        ({"a": 2}, {"a": 1, "blank": 1}, "omit those without text"),
         ({"a": 2, "b": 1}, {"a": 1}, "weights for 'a', but none for 'b'. Give every corpus one"),
         ({"": 2, "b": 1}, {"b": 1}, "none for a corpus without a name.*'NAME=PATTERN'"),
         ({"": 2}, {"b": 1}, "weights for 'b', but rows of a corpus without a name"),
