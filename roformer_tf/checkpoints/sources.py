@@ -316,8 +316,10 @@ def plain_names(
     # x/ExponentialMovingAverage → ExponentialMovingAverage/x: averages have a prefix like other
     # copies.
     ordered = {average_first(name): name for name in names}
-    matches = map(_WORD_EMBEDDINGS.fullmatch, ordered)
-    prefixes = sorted({match["prefix"] for match in matches if match})
+    matches = filter(None, map(_WORD_EMBEDDINGS.fullmatch, ordered))
+    # A prefix of one tensor alone is a mistake, which is reported by its name, and no copy.
+    copies = [x for x in matches if sum(name.startswith(x["prefix"]) for name in ordered) > 1]
+    prefixes = sorted({each["prefix"] for each in copies})
     if wanted is None and len(prefixes) > 1:
         raise InputError(
             f"{source} contains the weights {len(prefixes)} times, under names that begin with "

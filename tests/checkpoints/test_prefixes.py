@@ -1,5 +1,6 @@
 """A prefix shared by all tensor names is removed; among several copies the user must choose."""
 
+import re
 import shutil
 
 import numpy as np
@@ -97,11 +98,20 @@ def test_classes_and_commands_accept_a_prefix(released, rewrite, tmp_path, capsy
     assert main(["checkpoints", "inspect", str(folder), "--prefix", "ema."]) == 0
 
 
-def test_tensors_without_the_prefix_are_reported_by_name(rewrite, read):
+@pytest.mark.parametrize(
+    ("name", "reported"),
+    [
+        ("criterion.weight", "criterion.weight"),
+        # One tensor is no second copy of the weights, whatever its name.
+        ("student.embeddings.word_embeddings.weight", "student.embeddings.word_embeddings.weight"),
+        ("model.old.embeddings.word_embeddings.weight", "old.embeddings.word_embeddings.weight"),
+    ],
+)
+def test_tensors_without_the_prefix_are_reported_by_name(name, reported, rewrite, read):
     def change(tensors):
-        return with_prefix("model.")(tensors) | {"criterion.weight": np.zeros(3, np.float32)}
+        return with_prefix("model.")(tensors) | {name: np.zeros(3, np.float32)}
 
-    with pytest.raises(InputError, match=r"tensors that no RoFormer .* \(1\): criterion\.weight\."):
+    with pytest.raises(InputError, match=rf"that no RoFormer .* \(1\): {re.escape(reported)}\."):
         read(rewrite("hf_char", change))
 
 
