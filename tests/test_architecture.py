@@ -36,7 +36,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "machine": (),
     "top_k": (),  # the largest scores; NumPy alone
     # text, weights, layers
-    "checkpoints": ("errors", "files", "config", "terminal", "templates"),
+    "checkpoints": ("errors", "files", "config", "terminal", "templates", "startup"),
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),

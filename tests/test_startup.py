@@ -90,6 +90,14 @@ def test_a_model_that_needs_keras_is_loaded_without_notes(fake_tensorflow, shall
     assert stderr.startswith(OTHER_OUTPUT)
 
 
+def test_a_tf1_checkpoint_is_read_without_notes(fake_tensorflow, released):
+    """Only the checkpoint shows whether a command that computes without Keras needs TensorFlow."""
+    stderr, _ = fake_tensorflow(
+        "", ["similarity", "--model", str(released("sim_char")), "天", "气"]
+    )
+    assert stderr.startswith(OTHER_OUTPUT)
+
+
 @pytest.mark.parametrize(
     ("machine", "set_by_user", "want"),
     [("x86_64", None, "1"), ("AMD64", None, "1"), ("x86_64", "0", "0"), ("aarch64", None, None)],

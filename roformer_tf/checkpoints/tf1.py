@@ -18,6 +18,7 @@ from roformer_tf.checkpoints.arrays import LazyArrays, tensors_of_file
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file, temporary_folder
+from roformer_tf.startup import import_quickly
 
 PREFIX = "bert_model.ckpt"
 BERT_POSITIONS = "bert/embeddings/position_embeddings"
@@ -30,6 +31,7 @@ def read_tensors(prefix: Path) -> LazyArrays:
     TensorFlow verifies the checksum of each tensor that is read. Raises InputError, here or on
     access, if the files are truncated or damaged.
     """
+    import_quickly("tensorflow")
     import tensorflow as tf
 
     _check_path(prefix)
