@@ -119,7 +119,7 @@ def find_recipe(name: str | Path, suffix: str = ".yaml") -> Path:
     Raises InputError for a name that no recipe has.
     """
     path = Path(name)
-    if path.suffix or path.name != str(name) or path.exists():
+    if path.suffix or path.name != str(name) or path.is_file():
         return path
     recipe = RECIPES / f"{name}{suffix}"
     if not recipe.exists():

@@ -56,6 +56,8 @@ def test_an_unknown_recipe_is_refused_with_the_known_names(capsys):
 def test_a_user_file_takes_precedence_over_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_recipe("base") == RECIPES / "base.yaml"
+    Path("small").mkdir()  # such as an export
+    assert find_recipe("small") == RECIPES / "small.yaml"
     assert find_recipe("my/base.yaml") == Path("my/base.yaml")
     (tmp_path / "base").touch()
     assert find_recipe("base") == Path("base")
