@@ -33,7 +33,7 @@ MAX_BYTES = 1 << 29
 UNSUSPICIOUS = 1 << 22
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
-_MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
+_MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["'][^>]*>""")
 
 
 class UncomputedFormula(str):
@@ -121,7 +121,8 @@ def _matches(pattern: re.Pattern[bytes], stream: IO[bytes]) -> Iterator[re.Match
     while chunk := stream.read(PIECE):
         seen = tail + chunk
         yield from pattern.finditer(seen)
-        tail = seen[seen.rfind(b"<") :][-PIECE:]  # a tag may be split between two chunks
+        # A tag may be split between two chunks; those that are complete were found above.
+        tail = seen[seen.rfind(b">") + 1 :][-PIECE:]
 
 
 @contextmanager

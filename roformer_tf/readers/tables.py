@@ -106,8 +106,9 @@ def open_table(
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
         if merged:
-            many = "ranges give their values" if merged > 1 else "range gives its value"
-            notes.append(f"{merged:,} merged {many} to each row.")
+            notes.append(
+                Message("Merged ranges whose value each row gets: {merged:,}.", merged=merged)
+            )
     else:
         usual = "," if kind == "csv" else "\t"
         delimiter = _find_delimiter(path, usual, encoding, find_top)

@@ -9,6 +9,7 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
+from roformer_tf.readers import spreadsheets
 from roformer_tf.readers import streams as budget
 from roformer_tf.readers.spreadsheets import UncomputedFormula, open_sheet
 
@@ -180,6 +181,13 @@ def test_a_merged_range_applies_to_each_nonempty_row(tmp_path):
         9: ["戊", "坏"],
         10: ["己", "坏"],
     }
+
+
+def test_a_merged_range_counts_once_wherever_a_chunk_ends(tmp_path, monkeypatch):
+    path = merged_workbook(tmp_path / "a.xlsx", [["甲", 1], [None, 2]], ["A1:A2"])
+    for size in range(40, 90):
+        monkeypatch.setattr(spreadsheets, "PIECE", size)
+        assert open_sheet(path).merged == 1, size
 
 
 @pytest.mark.parametrize("name", ["一", "二"])
