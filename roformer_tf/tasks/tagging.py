@@ -79,6 +79,10 @@ class TaggingLabelling(UnitLabelling):
             return example._replace(texts=((" " if spaced else "").join(example.units),))
         return example._replace(units=tuple(text.split() if spaced else text))
 
+    def as_cells(self, example: Example) -> tuple[Any, ...]:
+        """The text, or its words: a word may have a space in it."""
+        return (example.units,) if self.task.spaced_units else example.texts
+
     def learned(self, training: Examples) -> dict[str, Any]:
         """The scheme of the labels, too."""
         settings = super().learned(training)
