@@ -129,7 +129,7 @@ def predict_file(config: PredictConfig) -> None:
             good = [row for row in chunk if isinstance(row, Example)]
             encoded = task.labelling.encode(good, finetuned.tokenizer)
             predictions = finetuned.predict(good, encoded)
-            for row in table.rows_of(chunk, predictions, encoded.lengths.tolist()):
+            for row in table.rows_of(chunk, predictions, encoded.cut(table.limit).tolist()):
                 out.write(row)
             out.flush()
             bar.update(len(chunk))
@@ -153,35 +153,35 @@ class _Table:
 
     def __init__(self, task: Task, config: PredictConfig) -> None:
         self.task = task
-        self.cuts = task.long_texts != "windows"
-        """Whether the task cuts long texts; others read them in windows."""
+        self.limit = None if task.long_texts == "windows" else task.max_length
+        """Tokens to which long texts are cut; None if they are read in windows."""
         by_name = config.output.lower().endswith((".csv", ".xlsx"))
-        self.marked = self.cuts and (config.with_text or by_name)
+        # A long question is cut, although its context is read in windows.
+        several = len(task.text_columns) > 1
+        self.marked = (several or self.limit is not None) and (config.with_text or by_name)
         ours = [*cell_names(task), *([TOKENS_CUT] if self.marked else [])]
-        texts = list(task.text_columns)
         # A column without a name has its number: "text", or "text1", "text2" of several.
-        for place, name in enumerate(texts):
-            if name.isdecimal():
-                texts[place] = f"text{name}" if len(texts) > 1 else "text"
+        numbered = "text{}" if several else "text"
+        texts = [numbered.format(x) if x.isdecimal() else x for x in task.text_columns]
         self.texts = text_names(texts, ours) if config.with_text else ()
         self.names = [*self.texts, *ours]
         self.count = 0
         self.cut = 0
-        """Texts longer than the model reads."""
+        """Examples of which tokens were cut."""
         self.skipped = SkippedRows(config.input)
         self.kinds: Counter[str] = Counter()
         """Predictions of each label, or entities of each type."""
 
     def rows_of(
-        self, chunk: Sequence[Row], predictions: Sequence[Prediction], lengths: Sequence[int]
+        self, chunk: Sequence[Row], predictions: Sequence[Prediction], cuts: Sequence[int]
     ) -> Iterator[dict[str, Any]]:
-        """The rows of a chunk, by column; predictions and lengths in tokens of the good ones."""
+        """The rows of a chunk, by column; predictions and cut tokens of the good ones."""
         self.count += len(chunk)
         if self.task.metrics.kinds:
             labels = [prediction.label for prediction in predictions]
             self.kinds.update(self.task.metrics.count_kinds(labels))
         # Bad rows keep their place between the good ones, which have been predicted together.
-        predicted = iter(zip(predictions, lengths, strict=True))
+        predicted = iter(zip(predictions, cuts, strict=True))
         for row in chunk:
             if isinstance(row, BadLine):
                 self.skipped.add(row)
@@ -189,9 +189,7 @@ class _Table:
                 # alone.
                 yield dict.fromkeys(self.names) | {ERROR: row.problem}
                 continue
-            prediction, length = next(predicted)
-            # `length` was counted before truncation.
-            cut = max(0, length - self.task.max_length) if self.cuts else 0
+            prediction, cut = next(predicted)
             self.cut += cut > 0
             cells_of_texts = self.task.labelling.as_cells(row) if self.texts else ()
             texts = dict(zip(self.texts, cells_of_texts, strict=True))
@@ -217,14 +215,8 @@ class _Table:
             where = Message("--with-text marks them")
             if self.marked:
                 where = Message("column {column}", column=TOKENS_CUT)
-            facts.append(
-                Message(
-                    "{cut:,} longer than {length} tokens and cut ({where})",
-                    cut=self.cut,
-                    length=self.task.max_length,
-                    where=where,
-                )
-            )
+            values = {"cut": self.cut, "length": self.task.max_length, "where": where}
+            facts.append(Message("{cut:,} cut to fit {length} tokens ({where})", **values))
         _ = Translator(terminal_language())
         return _("; ").join(map(_, [*facts, *notes])) + _(".")
 

@@ -52,6 +52,13 @@ class EncodedTexts:
         """How many examples there are."""
         return len(self.lengths)
 
+    def cut(self, limit: int | None) -> Ints:
+        """(examples,) int: tokens that are in no row, as `lengths` is above a limit.
+
+        None: there is no limit, as texts are read in windows.
+        """
+        return np.maximum(0, self.lengths - (limit or self.lengths))
+
     @property
     def row_lengths(self) -> Ints:
         """(rows,) int32: tokens of each row."""

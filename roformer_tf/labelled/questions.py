@@ -50,6 +50,12 @@ class EncodedQuestions(EncodedTexts):
     spans: list[Ints]
     """For each row (T, 2) int32: first character of a token in the context, and the one after its
     last. -1 for tokens that are no part of the context."""
+    cut_questions: Ints
+    """(examples,) int32: tokens that a question lost."""
+
+    def cut(self, limit: int | None) -> Ints:
+        """(examples,) int32: only questions are cut, whatever the limit."""
+        return self.cut_questions
 
 
 def read_answers(value: Any, context: str) -> Answers:
@@ -112,6 +118,8 @@ class TokenizedQuestions:
 
     questions: list[list[int]]
     """Token ids of each question, cut to half of a row."""
+    cut: Ints
+    """(questions,) int32: tokens that a question lost."""
     contexts: list[tuple[list[int], Ints]]
     """For each question the token ids of its context, and their characters (tokens, 2) int32."""
     lengths: Ints
@@ -147,8 +155,9 @@ class TokenizedQuestions:
         # A question has at most half of the room, so that its context has some in any case.
         most = (max_length - _SPECIALS) // 2
         lengths = np.array(whole, np.int32) + _SPECIALS
-        cut = [x[:most] for x in questions]
-        return cls(cut, contexts, lengths, tokenizer, max_length, shared_tokens)
+        asked = [x[:most] for x in questions]
+        cut = np.array([len(x[most:]) for x in questions], np.int32)
+        return cls(asked, cut, contexts, lengths, tokenizer, max_length, shared_tokens)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -187,6 +196,7 @@ def encode_questions(
         segment_ids=[row.segment_ids for row in rows],
         example=np.repeat(np.arange(len(examples), dtype=np.int32), rows_each),
         lengths=tokens.lengths,
+        cut_questions=tokens.cut,
         contexts=[example.texts[1] for example in examples],
         spans=[row.spans for row in rows],
     )

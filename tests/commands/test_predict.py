@@ -25,6 +25,7 @@ from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.finetuned import load_finetuned, predict
 from tests.support.random_model import LETTERS, save_random_models
@@ -34,6 +35,10 @@ TASKS = {
     "classification": Classification(labels=("坏", "好")),
     "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
     "tagging": Tagging(labels=("B-LOC", "I-LOC", "O")),
+    "words": Tagging(labels=("ADJ", "NOUN"), spaced_units=True),
+    "question-answering": QuestionAnswering(
+        text_columns=("question", "context"), max_length=23, long_texts="windows"
+    ),
 }
 HEADER = "label\tp(坏)\tp(好)\terror"
 
@@ -173,6 +178,37 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
     err = capfd.readouterr().err
     assert f"{result}\n{bad}\nFix them, or run without --strict." in err
     assert not (tmp_path / "new.tsv").exists()
+
+
+def test_predicted_tags_of_words_are_read_back_with_these_words(finetuned, tmp_path, capfd):
+    words = [["New York", "很大"], ["天气", "好"]]
+    lines = [json.dumps({"tokens": tokens}) for tokens in words]
+    (tmp_path / "new.jsonl").write_text("\n".join(lines), encoding="utf-8")
+    flags = ["--model", str(finetuned("words")), "--text-columns"]
+    texts = []
+    for kind in ("jsonl", "tsv"):
+        output = tmp_path / f"tags.{kind}"
+        new = ["tokens", "--input", str(tmp_path / "new.jsonl"), "--with-text"]
+        assert main(["predict", *flags, *new, "--output", str(output)]) == 0
+        texts.append([x.partition("\t")[0] for x in output.read_text("utf-8").splitlines()])
+    tags = tmp_path / "tags.jsonl"
+    assert [json.loads(line)["text"] for line in texts[0]] == words
+    assert texts[1][1:] == ['["New York", "很大"]', "天气 好"]
+    assert main(["evaluate", *flags, "text", "--label-column", "tags", "--data", str(tags)]) == 0
+    assert "100.0%" in capfd.readouterr().out
+
+
+def test_a_question_that_is_cut_is_counted(finetuned, tmp_path, capfd):
+    """A context is read in windows; a question has at most half of a row, without [CLS], [SEP]."""
+    (tmp_path / "asked.csv").write_text(
+        f"question,context\n天,{'气' * 90}\n{'天' * 13},气\n", encoding="utf-8"
+    )
+    output = tmp_path / "answers.csv"
+    flags = ["--input", str(tmp_path / "asked.csv"), "--output", str(output)]
+    assert main(["predict", str(finetuned("question-answering")), *flags]) == 0
+    assert "; 1 cut to fit 23 tokens (column tokens_cut)" in capfd.readouterr().err
+    with output.open(encoding="utf-8-sig") as file:
+        assert [row["tokens_cut"] for row in csv.DictReader(file)] == ["", "3"]
 
 
 def test_without_a_valid_line_nothing_is_written(finetuned, tmp_path, capfd):
@@ -334,7 +370,7 @@ def test_outputs_of_a_spreadsheet_have_its_texts_and_the_truncated_tokens(
         assert "问.xlsx: text in column 评论内容 (by its name).\n" in err
         assert "问.xlsx:3 has an empty text in '评论内容'\n" in err
         assert "4 of 5 texts predicted; " in err
-        assert "; 1 longer than 128 tokens and cut (column tokens_cut)" in err
+        assert "; 1 cut to fit 128 tokens (column tokens_cut)" in err
         assert ("cells that look like a formula: 1 (" in err) == (kind == "csv")
         if kind == "xlsx":
             read = list(openpyxl.load_workbook(output).active.iter_rows(values_only=True))

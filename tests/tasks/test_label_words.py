@@ -113,7 +113,7 @@ def test_finetuning_with_method_cloze(shallow, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     assert main(["predict", str(model), *new, "--precision", "float32"]) == 0
     # 很, the mask, [CLS] and [SEP] have no room for 4 characters.
-    assert f"; 1 longer than {length} tokens and cut" in capsys.readouterr().err
+    assert f"; 1 cut to fit {length} tokens" in capsys.readouterr().err
     with output.open(encoding="utf-8-sig") as file:
         assert [row["tokens_cut"] for row in csv.DictReader(file)] == ["", "4"]
     pairs = ["--train", str(tmp_path / "pairs.tsv"), *arguments[len(files) * 2 :]]
