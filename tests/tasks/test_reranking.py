@@ -16,6 +16,7 @@ from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.embed import VectorSettings
+from roformer_tf.inference.prediction_files import tsv_line
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, read_examples
@@ -58,6 +59,17 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         (example,) = read_examples(path, layout, ColumnsConfig())
         assert (example.texts, example.label.relevance) == (("问", "甲", "乙", "丙"), (0, 1, 0))
         assert layout.task.labelling.target(example).tolist() == [0, 1, 0]
+
+
+def test_documents_and_labels_in_a_table_of_predictions_are_read_back(tmp_path):
+    example, task = positive("问", "甲", "乙"), Reranking(**COLUMNS)
+    cells = [*task.labelling.as_cells(example), task.decoding.gold_cell(example)]
+    path = tmp_path / "predictions.tsv"
+    path.write_text(tsv_line(["query", "documents", "gold"]) + tsv_line(cells), encoding="utf-8")
+    columns = ColumnsConfig(label_column="gold")
+    layout = find_layout(path, columns, "reranking", TASKS)
+    (read,) = read_examples(path, layout, columns)
+    assert (read.texts, read.label) == (example.texts, example.label)
 
 
 @pytest.mark.parametrize(

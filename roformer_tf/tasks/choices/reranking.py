@@ -165,7 +165,7 @@ class RerankingDecoding(ChoiceDecoding):
 
     def gold_cell(self, example: Example) -> Any:
         """The relevance of each document."""
-        return example.label.relevance
+        return list(example.label.relevance)
 
     def cell_names(self) -> list[str]:
         """score."""
