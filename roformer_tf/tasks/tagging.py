@@ -11,6 +11,7 @@ from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.annotations import UnitColumns
 from roformer_tf.labelled.batches import RowBatches, TrainingData
+from roformer_tf.labelled.cells import parsed
 from roformer_tf.labelled.encoding import (
     EncodedTexts,
     Rows,
@@ -71,13 +72,16 @@ class TaggingLabelling(UnitLabelling):
     def for_prediction(self, example: Example) -> Example:
         """Split a raw text into units, or join the units of a CoNLL sentence as training does.
 
-        A raw text's units are its characters or, under `spaced_units`, what white space separates.
+        A raw text's units are its characters or, under `spaced_units`, what white space separates,
+        or the words of a JSON list: `predict` writes one if a word has a space in it.
         """
         (text,) = example.texts
         spaced = self.task.spaced_units
-        if example.units:
-            return example._replace(texts=((" " if spaced else "").join(example.units),))
-        return example._replace(units=tuple(text.split() if spaced else text))
+        words = example.units or (parsed(text) if spaced else text)
+        if not words or not isinstance(words, list | tuple):
+            return example._replace(units=tuple(text.split() if spaced else text))
+        units = tuple(map(str, words))
+        return example._replace(units=units, texts=((" " if spaced else "").join(units),))
 
     def as_cells(self, example: Example) -> tuple[Any, ...]:
         """The text, or its words: a word may have a space in it."""

@@ -194,6 +194,9 @@ def test_predicted_tags_of_words_are_read_back_with_these_words(finetuned, tmp_p
     tags = tmp_path / "tags.jsonl"
     assert [json.loads(line)["text"] for line in texts[0]] == words
     assert texts[1][1:] == ['["New York", "很大"]', "天气 好"]
+    again = ["text", "--input", str(tmp_path / "tags.tsv"), "--output", str(tmp_path / "2.tsv")]
+    assert main(["predict", *flags, *again, "--with-text"]) == 0
+    assert (tmp_path / "2.tsv").read_text("utf-8") == (tmp_path / "tags.tsv").read_text("utf-8")
     assert main(["evaluate", *flags, "text", "--label-column", "tags", "--data", str(tags)]) == 0
     assert "100.0%" in capfd.readouterr().out
 
