@@ -180,6 +180,8 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     ) -> np.ndarray:
         """Vectors of texts, (texts, H) float32 of length 1: their products are cosines.
 
+        max_length: tokens to which longer texts are cut. Default: all of a text is read, while
+        `load` and the commands read at most 512 tokens unless the model records another limit.
         Texts of similar length form batches, so that there is little padding. Raises InputError for
         a model without a tokenizer, for an argument that is no list of texts, and for vectors that
         are not finite.
