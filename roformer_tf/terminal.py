@@ -23,8 +23,8 @@ NARROWEST = 40
 
 def say(text: str, **values: Any) -> None:
     """Print a message in the language of the terminal, without breaking a progress bar."""
-    tqdm.write(Translator(terminal_language())(text, **values), file=sys.stdout)
-    sys.stdout.flush()
+    with until_pipe_closes():
+        tqdm.write(Translator(terminal_language())(text, **values), file=sys.stdout)
 
 
 @contextmanager

@@ -106,9 +106,7 @@ def open_table(
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
         if merged:
-            notes.append(
-                Message("Merged ranges whose value each row gets: {merged:,}.", merged=merged)
-            )
+            notes.append(Message("Merged ranges whose value each row has: {x:,}.", x=merged))
     else:
         usual = "," if kind == "csv" else "\t"
         delimiter = _find_delimiter(path, usual, encoding, find_top)

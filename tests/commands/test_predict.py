@@ -19,6 +19,7 @@ from backports import zstd
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning import labelled_evaluation
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.embed import chunks
 from roformer_tf.kernels.accelerators import device_in_words
@@ -277,6 +278,34 @@ def test_a_closed_pipe_is_not_an_error(finetuned, type_in, monkeypatch):
     with os.fdopen(write, "w") as pipe:
         monkeypatch.setattr(sys, "stdout", pipe)
         assert main(["predict", "--model", str(finetuned("classification"))]) == 0
+
+
+@pytest.mark.parametrize("lines", [0, 1])
+def test_evaluate_ends_without_an_error_if_its_reader_has_read_enough(
+    lines, finetuned, tmp_path, monkeypatch
+):
+    data = tmp_path / "data.tsv"
+    data.write_text("text\tlabel\n今天\t好\n天气\t坏\n", encoding="utf-8")
+    read, write = os.pipe()
+    if not lines:
+        os.close(read)  # `| head -0`, before the first message
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        if lines:  # `| head -1`, between the message about the columns and the figures
+            monkeypatch.setattr(labelled_evaluation, "evaluated", closing(read))
+        flags = ["--model", str(finetuned("classification")), "--data", str(data)]
+        assert main(["evaluate", *flags]) == 0
+
+
+def closing(pipe):
+    """Return `evaluated`, which first closes a pipe."""
+    evaluated = labelled_evaluation.evaluated
+
+    def close_and_evaluate(*arguments):
+        os.close(pipe)
+        return evaluated(*arguments)
+
+    return close_and_evaluate
 
 
 @pytest.mark.parametrize(
