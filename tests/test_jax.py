@@ -38,7 +38,7 @@ OTHERS = (
     "tests/finetuning/test_crf.py",
     "tests/finetuning/test_datasets.py",
     "tests/training/optimizers",
-    "tests/training/test_feeding.py",
+    "tests/training/test_batches_for_fit.py",
     "tests/commands/test_finetune.py",
 )
 LONG = [pytest.mark.slow, pytest.mark.timeout(3600)]

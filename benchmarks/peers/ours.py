@@ -70,7 +70,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     from roformer_tf.pretraining.settings import read_architecture
     from roformer_tf.pretraining.training_loop import with_labels
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-    from roformer_tf.training.feeding import prefetched
+    from roformer_tf.training.fitting import prefetched
 
     tokenizer = RoFormerTokenizer.from_pretrained(rows)
     batches = pretraining_batches(
@@ -160,7 +160,7 @@ def repeated_batch(batch: Any) -> Any:
     """Return an endless pipeline of one batch, with the prefetching of real batches."""
     import grain
 
-    from roformer_tf.training.feeding import prefetched
+    from roformer_tf.training.fitting import prefetched
 
     return prefetched(grain.MapDataset.range(ENDLESS).map(lambda _: batch))
 

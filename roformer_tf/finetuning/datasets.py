@@ -20,7 +20,7 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.feeding import epochs
+from roformer_tf.training.fitting import epochs
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel

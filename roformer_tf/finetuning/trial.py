@@ -38,9 +38,8 @@ from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
-from roformer_tf.training.feeding import fed, prefetched
+from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
     BEST,

@@ -36,9 +36,9 @@ from roformer_tf.pretraining.training_loop import (
 )
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.callbacks import Termination
 from roformer_tf.training.checkpointing import checkpoints, resume
 from roformer_tf.training.devices import ProcessGroup, join, replicas
+from roformer_tf.training.fitting import Termination
 from roformer_tf.training.optimizers import swap_ema_weights
 from roformer_tf.training.run_files import (
     CHECKPOINTS,

@@ -12,7 +12,7 @@ from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.training.devices import on_every_device
-from roformer_tf.training.feeding import fed
+from roformer_tf.training.fitting import fed
 
 # Inputs that are about the predicted tokens, and that a model does not read.
 ABOUT_TOKENS = ("labels", "weights", "document_lengths")

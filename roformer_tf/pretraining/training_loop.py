@@ -20,7 +20,6 @@ from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before,
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
-from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
     RunState,
     checkpoint_writer,
@@ -30,7 +29,7 @@ from roformer_tf.training.checkpointing import (
 )
 from roformer_tf.training.comparison import best_evaluation
 from roformer_tf.training.devices import ProcessGroup, choose_jit, lost, peak_of_devices, replicas
-from roformer_tf.training.feeding import fed, prefetched
+from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination, fed, prefetched
 from roformer_tf.training.optimizers import ema_weights, make_optimizer
 from roformer_tf.training.plots import plot_loss
 from roformer_tf.training.run_files import (
@@ -161,7 +160,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
                 shuffle=False,  # the batches are shuffled already
-                callbacks=[  # the log first, the termination last (see `training/callbacks.py`)
+                callbacks=[  # the log first, the termination last (see `training/fitting.py`)
                     log,
                     # Before the checkpoint: its model card and best/ need the line of this step.
                     *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),

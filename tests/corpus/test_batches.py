@@ -14,7 +14,7 @@ from roformer_tf.corpus.objectives import MaskedTokens, NextTokens, predictions_
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError
-from roformer_tf.training.feeding import prefetched
+from roformer_tf.training.fitting import prefetched
 
 CLS, SEP, MASK = 1, 2, 3
 LENGTH, ROWS = 16, 11

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import InputError, LabelledDataset, RoFormerForSequenceClassification
-from roformer_tf.training.feeding import epochs
+from roformer_tf.training.fitting import epochs
 from tests.support.finetuned import load_finetuned
 
 

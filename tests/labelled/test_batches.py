@@ -9,7 +9,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.tokenizers.padding import bucket
-from roformer_tf.training.feeding import prefetched
+from roformer_tf.training.fitting import prefetched
 
 
 def rows_of(lengths, tagging=False):

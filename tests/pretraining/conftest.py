@@ -8,7 +8,7 @@ import pytest
 def check_autotune_off(monkeypatch):
     """Check that every dataset predicted by `TokenMetrics` has autotuning off on TensorFlow.
 
-    See `training/feeding.py` for the reason.
+    See `training/fitting.py` for the reason.
     """
     from roformer_tf.pretraining.evaluation import TokenMetrics
 

@@ -18,7 +18,7 @@ from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_met
 from roformer_tf.pretraining.settings import step_flops
 from roformer_tf.pretraining.training_loop import publish_checkpoint
 from roformer_tf.training import devices
-from roformer_tf.training.callbacks import StepLog
+from roformer_tf.training.fitting import StepLog
 from roformer_tf.training.run_files import read_metrics, scalars
 
 PEAK = 1e9

@@ -11,7 +11,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import train_step as steps
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-from roformer_tf.training.callbacks import StepLog
+from roformer_tf.training.fitting import StepLog
 from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.run_files import MetricsFile, read_metrics
 from roformer_tf.training.settings import OptimizerConfig

@@ -10,8 +10,8 @@ from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.losses import LossConfig
-from roformer_tf.training.callbacks import learning_rate
 from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.training.fitting import learning_rate
 from roformer_tf.training.optimizers import ema_weights, layer_scales, make_finetune_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 

@@ -11,7 +11,7 @@ import pytest
 
 from roformer_tf import terminal
 from roformer_tf.errors import DivergedError, TerminatedError
-from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
+from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
 from roformer_tf.training.run_files import MetricsFile, read_metrics
 

@@ -7,7 +7,7 @@ from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.feeding import epochs, fed, prefetched
+from roformer_tf.training.fitting import epochs, fed, prefetched
 
 SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 TOKENIZER = RoFormerTokenizer({token: i for i, token in enumerate((*SPECIALS, "好", "差"))}, "char")
