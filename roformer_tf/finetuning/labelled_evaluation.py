@@ -69,10 +69,8 @@ class EvaluateConfig:
 def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
     check_output(config.output, config.data, only=(".json", ".txt"))
-    texts = config.columns.text_columns
-    opened = open_finetuned(
-        config.model, config.engine, config.precision, config.batch_size, text_columns=texts
-    )
+    fields = {"batch_size": config.batch_size, "text_columns": config.columns.text_columns}
+    opened = open_finetuned(config.model, config.engine, config.precision, **fields)
     for note in opened.notes:
         say(note)
     task = opened.task

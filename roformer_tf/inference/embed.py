@@ -212,8 +212,8 @@ class VectorSettings:
 
     def open(self, source: str | Path) -> TextEmbedder:
         """Open a model with these settings."""
-        with open_model(source, self.engine, self.precision) as opened:
-            return replace(embedder_from(opened, self), batch_size=self.batch_size)
+        with open_model(source, self.engine, self.precision, batch_size=self.batch_size) as opened:
+            return embedder_from(opened, self)
 
 
 def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
@@ -239,8 +239,9 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     needed, changes = _parts(config.pooling), opened.vector_changes(config.pooling)
     name = "RoFormerForSentenceEmbedding"
     pooled = opened.model("pooled", name, choice, *needed, changes=changes)
-    mark = fingerprint(opened, config, dimensions or hidden)
-    return TextEmbedder(opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice)
+    mark, batch_size = fingerprint(opened, config, dimensions or hidden), opened.batch_size
+    sizes = hidden, dimensions
+    return TextEmbedder(opened.name, pooled, *sizes, tokenizer, config, mark, choice, batch_size)
 
 
 def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
@@ -253,7 +254,7 @@ def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
             f"{name} is an export without vectors, or of an older version. Give the model/ folder "
             "that it was exported from, or export that again."
         )
-    pooled, tokenizer = opened.exported(), RoFormerTokenizer.from_source(opened.files)
+    pooled, tokenizer = opened.exported(), opened.tokenizer
     ids = np.array([[tokenizer.cls_id, tokenizer.sep_id]], np.int32)
     # The size of the vectors is read from the vector of an empty text.
     size = pooled({"token_ids": ids, "segment_ids": np.zeros_like(ids)}).shape[1]
@@ -265,7 +266,8 @@ def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
                 "that it was exported from."
             )
     choice, mark = Choice(pooled.engine, pooled.precision), config.fingerprint
-    return TextEmbedder(name, pooled, size, None, tokenizer, config, mark, choice)
+    batch_size = opened.batch_size
+    return TextEmbedder(name, pooled, size, None, tokenizer, config, mark, choice, batch_size)
 
 
 def fingerprint(opened: OpenedModel, config: EmbeddingConfig, size: int) -> str:
@@ -300,12 +302,15 @@ def _parts(pooling: Pooling) -> tuple[str, ...]:
 
 
 def embedder_of(
-    model: "RoFormerForSentenceSimilarity", name: str, settings: EmbeddingConfig
+    model: "RoFormerForSentenceSimilarity",
+    name: str,
+    settings: EmbeddingConfig,
+    batch_size: int = BATCH_SIZE,
 ) -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.heads import SentenceEmbedder
 
-    size = model.config.hidden_size
     vectors = SentenceEmbedder(model.encoder, model.pooler, settings.pooling)
     # Without a fingerprint, because no index is ever compared with these vectors.
-    return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", KERAS)
+    computed = name, vectors, model.config.hidden_size, None
+    return TextEmbedder(*computed, model.own_tokenizer, settings, "", KERAS, batch_size)

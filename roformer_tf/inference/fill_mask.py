@@ -78,12 +78,12 @@ class MaskedModel(NamedTuple):
     batch_size: int = BATCH_SIZE
 
     @classmethod
-    def of(cls, opened: OpenedModel, batch_size: int = BATCH_SIZE) -> "MaskedModel":
+    def of(cls, opened: OpenedModel) -> "MaskedModel":
         """Use an opened checkpoint as a masked language model, whatever it was trained for."""
         tokenizer, choice = opened.tokenizer, opened.choice()
         changes = {"attention_type": "bidirectional"}
         model = opened.model("masked", "RoFormerForMaskedLM", choice, changes=changes)
-        return cls(model, tokenizer, choice, batch_size)
+        return cls(model, tokenizer, choice, opened.batch_size)
 
 
 def candidates(

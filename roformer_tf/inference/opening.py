@@ -99,6 +99,8 @@ class OpenedModel:
     files: OpenedSource
     engine: Engine = "auto"
     precision: Precision | None = None
+    batch_size: int = BATCH_SIZE
+    """Maximum number of texts in a batch of what is built from the files."""
     text_columns: tuple[str, ...] = ()
     """Columns of texts, for a model without a task.json. Default: one, called text."""
     threads: int | None = None
@@ -119,6 +121,8 @@ class OpenedModel:
     @cached_property
     def tokenizer(self) -> RoFormerTokenizer:
         """Raises InputError without a vocabulary, and for one of another model."""
+        if self.is_export:
+            return RoFormerTokenizer.from_source(self.files)
         return fitting_tokenizer(self.files, self.checkpoint.config)
 
     @cached_property
@@ -289,7 +293,7 @@ class OpenedModel:
         if self.is_export:
             model = self.exported()
             choice = Choice(model.engine, model.precision)
-            return Finetuned(model, RoFormerTokenizer.from_source(self.files), self.task, choice)
+            return Finetuned(model, self.tokenizer, self.task, choice, batch_size=self.batch_size)
         # task.json and the weights may come from different runs, if a folder was put together by
         # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
@@ -300,15 +304,6 @@ class OpenedModel:
                 f"labels, but its model {config.num_labels}. Put back the files that `finetune` "
                 "wrote."
             )
-        finetuned = self._classifier(task)
-        content = self.files.read(LEXICAL_FILE)
-        if content is None:
-            return finetuned
-        lexical = LexicalFeatures.from_bytes(content, finetuned.task, self.name)
-        return dataclasses.replace(finetuned, lexical=lexical)
-
-    def _classifier(self, task: Task) -> Finetuned:
-        """The model with a head for a task."""
         # Labels allow bfloat16: the likeliest one rarely changes.
         choice, tokenizer = self.choice(lossy=not task.separate_texts), self.tokenizer
         notes = [choice.note] if choice.note else []
@@ -320,7 +315,9 @@ class OpenedModel:
         model = self.model(part, task.objective.model_name, choice, changes=changes)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
-        return Finetuned(model, tokenizer, task, choice, tuple(notes))
+        content = self.files.read(LEXICAL_FILE)
+        lexical = None if content is None else LexicalFeatures.from_bytes(content, task, self.name)
+        return Finetuned(model, tokenizer, task, choice, tuple(notes), lexical, self.batch_size)
 
     def exported(self) -> GraphModel:
         """The graph of an export, which runs in its own engine, and in its own precision.
@@ -354,15 +351,11 @@ def open_model(
 
 
 def open_finetuned(
-    source: str | Path,
-    engine: Engine = "auto",
-    precision: Precision | None = None,
-    batch_size: int = BATCH_SIZE,
-    **fields: Any,
+    source: str | Path, engine: Engine = "auto", precision: Precision | None = None, **fields: Any
 ) -> Finetuned:
     """`OpenedModel.finetuned` of a source that nothing else is read from; as `open_model`."""
     with open_model(source, engine, precision, **fields) as opened:
-        return dataclasses.replace(opened.finetuned(), batch_size=batch_size)
+        return opened.finetuned()
 
 
 def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | None:

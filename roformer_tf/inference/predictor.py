@@ -163,16 +163,15 @@ def load(
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
         check_number(name, value, at_least=1)
-    with open_model(source, engine, precision) as opened:
+    with open_model(source, engine, precision, batch_size=batch_size) as opened:
         if opened.is_finetuned:
-            return _of_task(opened, batch_size, top)
+            return _of_task(opened, top)
         is_for_vectors = opened.has_embedding_file
         if not is_for_vectors and opened.is_masked_lm:
-            return _of_masks(opened, batch_size, top or TOP_TOKENS)
+            return _of_masks(opened, top or TOP_TOKENS)
         if top is not None:
             raise InputError(f"top is {top}, but {opened.name} gives vectors. Omit top.")
         embedder = embedder_from(opened, VectorSettings())
-        embedder = dataclasses.replace(embedder, batch_size=batch_size)
         if not is_for_vectors and embedder.config.pooling == "mean":
             is_lm = opened.scores_vocabulary
             kind = "a causal language model" if is_lm else "an encoder without a head"
@@ -185,12 +184,12 @@ def load(
         return _of_vectors(embedder)
 
 
-def _of_task(opened: OpenedModel, batch_size: int, top: int | None) -> Predictor:
+def _of_task(opened: OpenedModel, top: int | None) -> Predictor:
     """Predictions of a task, as the service gives them."""
     finetuned = opened.finetuned()
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top)
-    finetuned = dataclasses.replace(finetuned, task=task, batch_size=batch_size)
+    finetuned = dataclasses.replace(finetuned, task=task)
     counts: tuple[int, ...] = (len(task.text_columns),)
     if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
         counts = (1, 2)  # a head trained elsewhere does not say whether it takes a pair
@@ -217,9 +216,9 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...]) -> Predictor:
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
 
-def _of_masks(opened: OpenedModel, batch_size: int, top: int) -> Predictor:
+def _of_masks(opened: OpenedModel, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
-    model = MaskedModel.of(opened, batch_size)
+    model = MaskedModel.of(opened)
     _warn(opened, [model.choice.note])
 
     def predict(examples: Sequence[Texts]) -> list[Prediction]:

@@ -122,9 +122,7 @@ def search(config: SearchConfig) -> None:
         return
     vectors, reranker = config.vectors, None
     if config.rerank is not None:
-        reranker = open_reranker(
-            config.rerank, vectors.engine, vectors.precision, vectors.batch_size
-        )
+        reranker = open_reranker(config.rerank, vectors)
     queries = _queries(config)
     with ExitStack() as stack:
         # Errors are ignored, since Windows cannot remove a file that another program has opened.

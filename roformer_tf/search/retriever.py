@@ -5,13 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.reranking import Reranking, fused
@@ -48,18 +46,14 @@ class Reranker:
         return np.array([x.scores[self.label] for x in predictions], np.float32)
 
 
-def open_reranker(
-    folder: str,
-    engine: Engine = "auto",
-    precision: Precision | None = None,
-    batch_size: int = BATCH_SIZE,
-) -> Reranker:
+def open_reranker(folder: str, settings: VectorSettings) -> Reranker:
     """Open a model that `finetune` made on pairs, with a label or a number for each.
 
+    settings: its engine, precision and batch size are those of the vectors.
     Raises InputError for another model, and where no label means that two texts belong together.
     """
-    columns = ("query", "document")
-    finetuned = open_finetuned(folder, engine, precision, batch_size, text_columns=columns)
+    fields = {"batch_size": settings.batch_size, "text_columns": ("query", "document")}
+    finetuned = open_finetuned(folder, settings.engine, settings.precision, **fields)
     report(*finetuned.notes)
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"

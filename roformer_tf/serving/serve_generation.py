@@ -17,7 +17,7 @@ import json
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
@@ -85,7 +85,7 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
     if getattr(model, "pooler", None) is not None:
         with open_model(source) as opened:
             settings = embedding_settings(opened.checkpoint, opened.files)
-        embedder = replace(embedder_of(model, name, settings), batch_size=config.batch_size)
+        embedder = embedder_of(model, name, settings, config.batch_size)
         # Computes vectors once, so that the first request is not slow.
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     model.generate([SAMPLE], max_tokens=16)

@@ -109,7 +109,7 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
     index = SearchIndex(config.index)
     embedder = index.manifest.settings(vectors).open(source)
     index.manifest.check_model(index.folder, embedder)
-    reranker = open_reranker(config.rerank, engine, precision, size) if config.rerank else None
+    reranker = open_reranker(config.rerank, vectors) if config.rerank else None
     retriever = Retriever(index, embedder, config.hybrid, reranker=reranker)
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)

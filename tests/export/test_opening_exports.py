@@ -194,9 +194,11 @@ def test_an_int8_export_is_opened_in_its_own_precision_alone(kind, exported):
 
 def test_an_int8_export_can_rerank(source, tmp_path):
     export(source("pair")[0], tmp_path / "int8", "int8")
-    assert open_reranker(str(tmp_path / "int8")).finetuned.choice.precision == "int8"
+    assert (
+        open_reranker(str(tmp_path / "int8"), VectorSettings()).finetuned.choice.precision == "int8"
+    )
     with pytest.raises(InputError, match="in int8, not float32"):
-        open_reranker(str(tmp_path / "int8"), precision="float32")
+        open_reranker(str(tmp_path / "int8"), VectorSettings(precision="float32"))
 
 
 @pytest.mark.quick_cases("onnx-settings", "onnxruntime-one segment")

@@ -15,6 +15,7 @@ from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
@@ -113,7 +114,7 @@ def test_predict_evaluate_and_load_agree_with_the_report(run, tmp_path):
     with pytest.raises(InputError, match=r'\("question", "context"\)'):
         loaded("好什么了")
     with pytest.raises(InputError, match="--rerank needs a model of --task reranking"):
-        open_reranker(str(folder))
+        open_reranker(str(folder), VectorSettings())
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")

@@ -366,9 +366,9 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
     if name == "regression":  # a model of single texts
         with pytest.raises(InputError, match="or a model of pairs"):
-            open_reranker(finetuned(name))
+            open_reranker(finetuned(name), VectorSettings())
         return
-    model = open_reranker(finetuned("pair"), batch_size=2)
+    model = open_reranker(finetuned("pair"), VectorSettings(batch_size=2))
     assert isinstance(model, Reranker)
     assert model.label == 1
     scores = model.scores("今天", ["好", "北京", "好"])
@@ -376,7 +376,7 @@ def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
     assert scores[0] == scores[2] != scores[1]
     monkeypatch.setattr(retriever, "RELATED", ("是",))
     with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
-        open_reranker(finetuned("pair"))
+        open_reranker(finetuned("pair"), VectorSettings())
 
 
 def test_a_converted_model_opens_the_index_of_its_zip(run, sim, documents, tmp_path):

@@ -194,7 +194,7 @@ def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
     for name, model_task in (("vectors", None), ("reranker", task)):
         random_model(model_task or task).save_pretrained(tmp_path / name)
     task.save(tmp_path / "reranker")
-    reranker = open_reranker(str(tmp_path / "reranker"), "keras")
+    reranker = open_reranker(str(tmp_path / "reranker"), VectorSettings(engine="keras"))
     assert reranker.weight == weight
     with eagerly():
         embedder = VectorSettings().open(tmp_path / "vectors")
