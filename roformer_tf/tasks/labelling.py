@@ -187,13 +187,13 @@ class Labelling(Part):
         Raises InputError that names the example for a label that the training set does not have.
         """
 
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+        """Targets of examples, or a teacher's logits → those of sequences, and their weights."""
+        return window_targets(encoded, arrays)
+
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """What the loss compares each sequence's logits with, and the weight of each sequence."""
-        return window_targets(encoded, [self.target(example) for example in examples])
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """A teacher's logits of each example → of what has a target: (sequences, C)."""
-        return window_targets(encoded, logits)[0]
+        return self.in_rows(encoded, [self.target(example) for example in examples])
 
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
@@ -208,7 +208,8 @@ class Labelling(Part):
             soft: Rows = [x[:, None] for x in logits]
             numbers = np.arange(len(logits))
         else:
-            soft, numbers = self.soft_rows(data.encoded, logits), data.encoded.example
+            soft, _ = self.in_rows(data.encoded, logits)
+            numbers = data.encoded.example
         shares = teacher_weights(numbers, labelled)
         targets = [_joined(*each) for each in zip(data.targets, soft, shares, strict=True)]
         # A list where sequences have targets of different shapes, as `RowBatches` expects it.
@@ -218,7 +219,9 @@ class Labelling(Part):
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """The training set, in batches. Raises InputError as `target`."""
         encoded = self.encode(examples, tokenizer)
-        return RowBatches(encoded, *self.row_targets(encoded, examples))
+        # A conditional random field computes its loss from labels as an input.
+        labels = self.task.outputs if self.task.crf else 0
+        return RowBatches(encoded, *self.row_targets(encoded, examples), labels=labels)
 
     def why_long_texts_fixed(self) -> str:
         """What happens to long texts, if the user cannot choose; "" if the user can."""

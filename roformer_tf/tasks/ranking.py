@@ -63,15 +63,10 @@ class RankingLabelling(Labelling):
         """(2,) float32."""
         return np.array([example.label == name for name in RANKED], np.float32)
 
-    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """(sequences, 1) float32, and weights of 1."""
-        targets = [self.target(example) for example in examples]
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+        """(sequences, 1), and weights of 1."""
         # Two sequences an example, in the order of `target`: first B, then C.
-        return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """(sequences, 1)."""
-        return np.reshape(logits, (-1, 1))
+        return np.reshape(arrays, (-1, 1)), np.ones(len(encoded.example), np.float32)
 
 
 class RankingObjective(SigmoidObjective):

@@ -10,7 +10,6 @@ import numpy as np
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.annotations import UnitColumns
-from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import parsed
 from roformer_tf.labelled.encoding import (
     EncodedTexts,
@@ -121,9 +120,13 @@ class TaggingLabelling(UnitLabelling):
         labels = example.label or ()
         return np.array([self.number_of(label, example) for label in labels], np.int32)
 
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+        """(T, …) of each sequence, at the first token of each unit."""
+        return unit_targets(encoded, arrays)
+
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """(T,) int32 of each sequence; weights 1 for the first token of units predicted there."""
-        targets, weights = unit_targets(encoded, [self.target(example) for example in examples])
+        targets, weights = super().row_targets(encoded, examples)
         if self.task.crf:
             # The field also scores the beginning and the end of a text, but a sequence may be a
             # window of it. So [CLS] has the target C if the sequence has the text's first unit, and
@@ -135,16 +138,6 @@ class TaggingLabelling(UnitLabelling):
                 target[0] = outputs * (units == 0).any()
                 target[-1] = (outputs + 1) * (units == count - 1).any()
         return targets, weights
-
-    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
-        """(T, C) of each sequence, at the first token of each unit."""
-        return unit_targets(encoded, logits)[0]
-
-    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
-        """The training set; a conditional random field computes its loss from labels as input."""
-        encoded = self.encode(examples, tokenizer)
-        labels = self.task.outputs if self.task.crf else 0
-        return RowBatches(encoded, *self.row_targets(encoded, examples), labels=labels)
 
 
 class TaggingObjective(SoftmaxObjective):

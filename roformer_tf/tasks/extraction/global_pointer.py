@@ -51,7 +51,7 @@ def span_losses(targets: Tensor, pointers: Tensor, *settings: Any, soft: bool = 
     """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
-    (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as in `SpansLabelling.row_targets`;
+    (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as in `SpansLabelling.in_rows`;
     the settings are for other losses. soft: targets (B, 1 + P, 4) float32 have a fourth column, t
     from 0 to 1; the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans
     (kexue.fm, 9064), which is the same for 0 and 1.

@@ -16,7 +16,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
 from roformer_tf.tasks.base import Examples, Task, check_labels, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
@@ -95,13 +95,13 @@ class PromptedLabelling(SpansLabelling):
             for of_text, label in zip(spans, encoded.label, strict=True)
         ]
 
-    def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
         """As in `SpansLabelling`, with the number of the last token before the text."""
-        targets = super().in_rows(encoded, spans)
+        targets, weights = super().in_rows(encoded, arrays)
         for target, segments in zip(targets, encoded.segment_ids, strict=True):
             # Segment 1 begins with the text: the position before it is the [SEP] after the label.
             target[0, 1] = np.argmax(segments) - 1
-        return targets
+        return targets, weights
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A text for each of its labels, and for at most `NEGATIVES` others, drawn at random."""

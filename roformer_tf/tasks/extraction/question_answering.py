@@ -163,11 +163,10 @@ class QuestionLabelling(Labelling):
         spans = [(start, start + len(text)) for text, start in example.label]
         return np.array(spans, np.int32).reshape(-1, 2)
 
-    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
         """(T, 2) int8 for each window."""
         assert isinstance(encoded, EncodedQuestions)
-        spans = [self.target(example) for example in examples]
-        return answer_targets(encoded, spans)
+        return answer_targets(encoded, arrays)
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A window for each question, drawn anew in every epoch.

@@ -92,25 +92,20 @@ class SpansLabelling(UnitLabelling):
         """Of the spans (P, …) of examples, those that count in each row, in its window or not."""
         return [spans[number] for number in encoded.example]
 
-    def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
-        """The spans (P, K) of examples, in the tokens of rows: (rows, 1 + P, K).
+    def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+        """The spans (P, K) of examples, in the tokens of rows: (rows, 1 + P, K); weights of 1.
 
         First the number of a sequence's tokens, the last one before the text, and zeros. Then the
         spans in it: first and last token, and the rest as it is; zeros after the last one.
         """
-        rows = zip(self.row_spans(encoded, spans), encoded.first_units, strict=True)
+        rows = zip(self.row_spans(encoded, arrays), encoded.first_units, strict=True)
         # A row of 10 tokens, label 2 on the tokens 3 to 4: [[10, 0, 0], [3, 4, 2], zeros …].
         placed = [_in_window(of_row, units) for of_row, units in rows]
-        shape = len(placed), 1 + max(map(len, placed), default=0), spans[0].shape[1]
-        targets = np.zeros(shape, spans[0].dtype)
+        shape = len(placed), 1 + max(map(len, placed), default=0), arrays[0].shape[1]
+        targets = np.zeros(shape, arrays[0].dtype)
         targets[:, 0, 0] = encoded.row_lengths
         for target, of_row in zip(targets, placed, strict=True):
             target[1 : 1 + len(of_row)] = of_row
-        return targets
-
-    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """Targets (rows, 1 + P, 3) int32 as in `in_rows`, and a weight of 1 for each sequence."""
-        targets = self.in_rows(encoded, [self.target(example) for example in examples])
         return targets, np.ones(len(targets), np.float32)
 
     def with_soft_targets(
@@ -127,7 +122,7 @@ class SpansLabelling(UnitLabelling):
             # p = σ(s), so p² / (p² + (1 − p)²) is σ(2s). `end` is the character after the last.
             first, end, label, p = of_text.T
             spans.append(np.stack([first, end - 1, label, p**2 / (p**2 + (1 - p) ** 2)], axis=1))
-        hard, soft = data.targets, self.in_rows(data.encoded, spans)
+        hard, soft = data.targets, np.asarray(self.in_rows(data.encoded, spans)[0])
         longest = max(hard.shape[1], soft.shape[1])
         targets = np.zeros((len(hard), 2, longest, 4), np.float32)
         targets[:, 0, : hard.shape[1], :3] = hard
