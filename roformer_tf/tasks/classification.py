@@ -93,8 +93,7 @@ class ClassificationMetrics(Metrics):
         counts, last = self.count_items(gold, predictions), self.task.labels[-1]
         is_last = np.array([label == last for label in gold])
         of_last = np.array([prediction.scores[-1] for prediction in predictions])
-        return {
-            metrics.ACCURACY: partial(metrics.mean, self.right(gold, predictions)),
+        return super().functions(gold, predictions) | {
             metrics.MACRO_F1: partial(metrics.macro_f1, counts),
             metrics.ROC_AUC: partial(metrics.roc_auc, is_last, of_last),
         }

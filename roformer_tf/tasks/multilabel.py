@@ -121,10 +121,9 @@ class MultilabelMetrics(Metrics):
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """All three."""
         counts = self.count_items(gold, predictions)
-        return {
+        return super().functions(gold, predictions) | {
             metrics.MICRO_F1: partial(metrics.micro_f1, counts),
             metrics.MACRO_F1: partial(metrics.macro_f1, counts),
-            metrics.EXACT_MATCH: partial(metrics.mean, self.right(gold, predictions)),
         }
 
     def items(self, label: Label) -> set[LabelItem]:

@@ -3,9 +3,9 @@
 This module selects the figures of a task; `metrics` computes them.
 """
 
-from abc import abstractmethod
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -65,9 +65,10 @@ class Metrics(Part):
         """The metrics that suit the labels."""
         return self.all
 
-    @abstractmethod
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
-        """Each metric as a function of how often each example counts."""
+        """Each metric as a function of how often each example counts; here those of `is_right`."""
+        right = partial(metrics.mean, self.right(gold, predictions))
+        return {metric: right for metric in self.all if metric.by_example}
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """All that is `usable` as one function."""

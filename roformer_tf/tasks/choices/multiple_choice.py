@@ -6,7 +6,6 @@ Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B exampl
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -24,11 +23,11 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import Tensor, listwise_softmax, softmax_distillation
-from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
+from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.objective import OF_LABELS, TrainingObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
@@ -221,10 +220,6 @@ class CandidateMetrics(Metrics):
     """Accuracy: the fraction of examples whose right candidate has the highest score."""
 
     all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
-
-    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
-        """Accuracy."""
-        return {ACCURACY: partial(mean, self.right(gold, predictions))}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the label is predicted; equal highest scores are wrong, whatever the label."""

@@ -6,7 +6,7 @@ characters and words of other characters. Of several references the best one cou
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from typing import Any, ClassVar
@@ -95,13 +95,9 @@ class AnswerMetrics(Metrics):
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Means over the questions."""
-        answers = [text_of(prediction.label) for prediction in predictions]
-
-        def mean(score: Callable[..., float]) -> Function:
-            each = [score(x, y) for x, y in zip(answers, gold, strict=True)]
-            return partial(metrics.mean, np.array(each, np.float64))
-
-        return {F1: mean(answer_f1), EXACT_MATCH: mean(exact_match)}
+        pairs = zip(predictions, gold, strict=True)
+        each = np.array([answer_f1(text_of(x.label), answers) for x, answers in pairs])
+        return super().functions(gold, predictions) | {F1: partial(metrics.mean, each)}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Exact match."""

@@ -134,9 +134,8 @@ class ScoredMetrics(sentence_vectors.VectorMetrics):
         """All four."""
         numbers = np.array(gold, np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
-        return {
+        return super().functions(gold, predictions) | {
             metrics.ROC_AUC: partial(metrics.roc_auc, self.task.is_near(gold), cosines),
-            metrics.ACCURACY: partial(metrics.mean, self.right(gold, predictions)),
             metrics.SPEARMAN: partial(metrics.rank_correlation, numbers, cosines),
             metrics.PEARSON: partial(metrics.correlation, numbers, cosines),
         }
