@@ -167,12 +167,10 @@ class Results:
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
         fitted += sum(result.tfidf.seconds for result in self.validated if result.tfidf)
-        name, of_baseline = baselines[0] if baselines else ("", [])
         reported = self._evaluated(
             self.examples,
             predictions=self.predictions,
             alone=self._of_examples(lambda result: result.alone) if self.best.lexical else [],
-            baseline=of_baseline,
             duplicates=self._duplicates(),
         )
         selection = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
@@ -183,8 +181,7 @@ class Results:
             valid=selection if search.sets.test else reported,
             # In a cross-validation, no prediction is of a model that was fitted to the example.
             test=reported if search.sets.test or trial.cross_validated else None,
-            baseline=name,
-            other_baselines=baselines[1:],
+            baselines=baselines,
             # A teacher in columns may have no predictions for them.
             teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
             without_teacher=untaught.predictions if untaught else [],

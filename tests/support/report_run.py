@@ -96,9 +96,17 @@ LISTS = ("multiple-choice", "reranking")
 COLUMNS |= dict.fromkeys(LISTS, ("问题", "候选"))
 COLUMNS["ranking"] = ("A", "B", "C")
 COLUMNS["question-answering"] = ("问题", "上下文")
+BASELINE = Message("logistic regression")
 
 
-def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
+def make_run(
+    name="classification",
+    examples=40,
+    leaked=10,
+    text=None,
+    baseline=BASELINE,
+    **changes,
+):
     """A run with `leaked` test examples that are in the training set as well."""
     rng = np.random.default_rng(0)
     task = TASKS[name](
@@ -131,10 +139,9 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
             "test": evaluated_set(
                 test,
                 predictions=predictions_of(test),
-                baseline=predictions_of(test),
                 duplicates=duplicates(train, test),
             ),
-            "baseline": Message("logistic regression"),
+            "baselines": [(baseline, predictions_of(test))] if baseline else [],
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],
             "evaluations": [
                 {"step": 10 * (i + 1), "epoch": float(i + 1), TASKS[name].metrics.all[0].name: 0.5}

@@ -39,7 +39,6 @@ class EvaluatedSet:
     in_no_window: Mapping[str, int] = field(default_factory=dict)
     # The model's; none for the training examples.
     predictions: Sequence[Prediction] = ()
-    baseline: Sequence[Prediction] = ()
     # The model's without lexical features, if it has them.
     alone: Sequence[Prediction] = ()
     # Which of its examples are also in the training or the validation set.
@@ -62,10 +61,8 @@ class ReportData:
     valid: EvaluatedSet
     # Without one, the figures are on `valid`, and there is a warning.
     test: EvaluatedSet | None = None
-    # The baseline's method; "" without a baseline.
-    baseline: str = ""
-    # Further ones: name of the method, and its predictions for the test set, or for `valid`.
-    other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
+    # Name of each method, and its predictions for the test set, or for `valid`; the best first.
+    baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
     # Those of the teacher for the same set, if there is one.
     teacher: Sequence[Prediction] = ()
     # Those of the same training without the teacher, if it was compared.
@@ -188,10 +185,11 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
         report["lexical"] = {**data.lexical} | named
     if data.no_baseline:
         report["no_baseline"] = data.no_baseline
-    if evaluated.baseline:
-        report["baseline"] = of_baseline(data.baseline, evaluated.baseline)
-    if data.other_baselines:
-        report["other_baselines"] = [of_baseline(*method) for method in data.other_baselines]
+    baselines = [of_baseline(*method) for method in data.baselines]
+    if baselines:
+        report["baseline"] = baselines[0]
+    if baselines[1:]:
+        report["other_baselines"] = baselines[1:]
     if data.teacher:
         report["teacher"] = of_baseline(TEACHER, data.teacher)
     if data.without_teacher:

@@ -38,10 +38,9 @@ def single_label_run(name, sureness=1):
         for item in run.test.examples[:30]
     ]
     answers = [prediction_of(run.task, item, sureness) for item in examples]
-    test = EvaluatedSet(
-        examples=examples, lengths=np.full(30, 5), predictions=answers, baseline=answers
-    )
-    return ReportData(**run.__dict__ | {"test": test})
+    test = EvaluatedSet(examples=examples, lengths=np.full(30, 5), predictions=answers)
+    baselines = [(run.baselines[0][0], answers)]
+    return ReportData(**run.__dict__ | {"test": test, "baselines": baselines})
 
 
 @pytest.mark.parametrize("name", UNDEFINED)
@@ -104,7 +103,7 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
 
 
 def test_a_leak_is_reported_if_the_metric_is_undefined():
-    run = make_run("regression", leaked=0)
+    run = make_run("regression", leaked=0, baseline="")
     examples = [item._replace(label=3.0) for item in run.test.examples]
     examples[0] = examples[0]._replace(texts=run.train.examples[0].texts)
     test = EvaluatedSet(

@@ -32,7 +32,7 @@ from roformer_tf.tasks.table import TASKS
 from roformer_tf.training import plots
 from roformer_tf.training.run_files import plain
 from roformer_tf.translation import LANGUAGES, Message, Translator
-from tests.support.report_run import english_in, make_run, prediction_of
+from tests.support.report_run import BASELINE, english_in, make_run, prediction_of
 
 SLOW_TASKS = ("pair", "paraphrase")  # their reports have the same sections as two other tasks
 REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in SLOW_TASKS else x for x in TASKS]
@@ -135,7 +135,7 @@ def test_metrics_are_computed_from_the_predictions(name):
     assert len(new) == 30
     for source, answers in (
         (report, run.test.predictions),
-        (report["baseline"], run.test.baseline),
+        (report["baseline"], run.baselines[0][1]),
     ):
         gold = [item.label for item in run.test.examples]
         assert source["test"] == run.task.metrics.compute(gold, answers)
@@ -228,12 +228,12 @@ def counted_run():
     }
     for name in ("valid", "test"):
         parts[name]["predictions"] = [*random_predictions(rng, sets[name])]
-    parts["test"]["baseline"] = [*random_predictions(rng, test)]
+    baseline = [*random_predictions(rng, test)]
     parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
     return ReportData(
         task=Classification(labels=WORDS, max_length=128),
         metric="macro_f1",
-        baseline=Message("logistic regression"),
+        baselines=[(BASELINE, baseline)],
         evaluations=[
             {"step": 10 * i, "epoch": float(i), "accuracy": 0.5 + i / 9, "macro_f1": 0.9 - i / 7}
             for i in (1, 2, 3)
@@ -281,13 +281,13 @@ def test_the_results_table_is_right_in_each_cell(counted_run, written_report):
     texts = [item.texts for item in test.examples]
     new = [i for i, item in enumerate(texts) if item not in known and item not in texts[:i]]
     assert len(new) == SIZES["test"] - 9 - 5 - 4
-    all_indices = range(len(texts))
+    all_indices, ((_, baseline),) = range(len(texts)), counted_run.baselines
     rows = []
     for name, part, answers, indices in (
         ("test set", test, test.predictions, all_indices),
         ("test set (new texts)", test, test.predictions, new),
-        ("baseline, test set", test, test.baseline, all_indices),
-        ("baseline, test set (new texts)", test, test.baseline, new),
+        ("baseline, test set", test, baseline, all_indices),
+        ("baseline, test set (new texts)", test, baseline, new),
         ("validation set", valid, valid.predictions, range(len(valid.examples))),
     ):
         gold, answers = [part.gold[i] for i in indices], [answers[i] for i in indices]
@@ -509,12 +509,9 @@ def test_few_examples_and_a_better_baseline_are_reported():
     assert "examples: 40" in single_warning("The test set is small")
     run = make_run()
     perfect = [Prediction(item.label, np.float32([0.5, 0.5])) for item in run.test.examples]
-    model_set, perfect_set = (
-        run.test.__dict__ | {"baseline": perfect},
-        run.test.__dict__ | {"predictions": perfect},
-    )
-    assert "no better" in single_warning("simple baseline", test=EvaluatedSet(**model_set))
-    better = analyse(make_run(test=EvaluatedSet(**perfect_set)))
+    assert "no better" in single_warning("simple baseline", baselines=[(BASELINE, perfect)])
+    perfect_set = EvaluatedSet(**run.test.__dict__ | {"predictions": perfect})
+    better = analyse(make_run(test=perfect_set))
     assert not [x for x in better["warnings"] if "baseline" in x]
     right = run.task.metrics.compute(
         [item.label for item in run.test.examples], run.test.predictions
@@ -525,8 +522,7 @@ def test_few_examples_and_a_better_baseline_are_reported():
         i for i, item in enumerate(run.test.examples) if i > 10 and item.label == worse[i].label
     )
     worse[actual] = prediction_of(run.task, run.test.examples[actual], -1)
-    nearly_equal = run.test.__dict__ | {"baseline": worse}
-    assert "is not shown" in single_warning("simple baseline", test=EvaluatedSet(**nearly_equal))
+    assert "is not shown" in single_warning("simple baseline", baselines=[(BASELINE, worse)])
 
 
 @pytest.mark.parametrize(
