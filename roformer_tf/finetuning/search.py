@@ -187,10 +187,9 @@ class Search:
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
             folder=self.output / TRIALS / name if name else self.output,
-            seed=seed,
             train=train,
             valid=valid,
-            config=dataclasses.replace(self.config, optimizer=optimizer),
+            config=dataclasses.replace(self.config, optimizer=optimizer, seed=seed),
             metric=self.metric,
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],

@@ -65,10 +65,9 @@ class Trial:
 
     # Of its own if there are several trainings: then its name is that of the training.
     folder: Path
-    seed: int
     train: Sequence[Example]
     valid: Sequence[Example]
-    # The run's, with the learning rate of this training.
+    # The run's, with the learning rate and the seed of this training.
     config: FinetuneConfig
     # On the validation set, the best weights have the best value of it.
     metric: Metric
@@ -272,7 +271,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
         data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
     epoch_steps = data.steps_per_epoch(config.batch_size)
     steps = int(config.epochs) * epoch_steps
-    model, trained = trainer.begin(trial.seed, config.optimizer, steps)
+    model, trained = trainer.begin(config.seed, config.optimizer, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
     data = complete_data(data, model, config.vectors, trial.teacher)
@@ -298,7 +297,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
             # Without a new head the model predicts before any training, and may stay the best.
             events.evaluate(0)
         repeat = 2 if config.loss.r_drop else 1  # R-Drop needs each sequence twice
-        batches = data.batches(config.batch_size, trial.seed, repeat)
+        batches = data.batches(config.batch_size, config.seed, repeat)
         trained.fit(
             fed(prefetched(batches[start:]), data.varying),
             # For Keras, the rest of the training is one epoch; `evaluate` ends each of ours.

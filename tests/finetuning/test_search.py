@@ -41,7 +41,7 @@ def trainings(tmp_path, monkeypatch):
 
         def result(trial, trainer, task, test):
             rate = trial.config.optimizer.learning_rate
-            trials.append((pytest.approx(rate), trial.seed))
+            trials.append((pytest.approx(rate), trial.config.seed))
             assert trial.folder.parent.name == "trials"
             scores = {"valid": {"accuracy": accuracy(rate)}, "test": {"accuracy": -rate}}
             return TrialResult(trial, {}, scores, task, 0.0)
@@ -153,7 +153,7 @@ def test_a_fingerprint_covers_all_data_of_a_training():
 
     def mark(train, unlabelled, valid, letters="今天气很好", teacher=None, logits=()):
         config = settings("run", loss=LossConfig(teacher=teacher))
-        data = Trial(Path(), 0, train, valid, config, ACCURACY, unlabelled, logits)
+        data = Trial(Path(), train, valid, config, ACCURACY, unlabelled, logits)
         return trial.fingerprint(data, TASK, tokenizer_of(letters))
 
     logits = [np.array([0.5, -0.5], np.float32)]
