@@ -42,11 +42,10 @@ from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState, check_loss
-from roformer_tf.finetuning.trial import labels_of
 from roformer_tf.inference.text_files import Texts
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.pretrained import PretrainedModel

@@ -16,7 +16,7 @@ from roformer_tf.finetuning.report.figures import ABSENT, figure, interval
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
@@ -119,7 +119,7 @@ def evaluated(finetuned: Finetuned, examples: Sequence[Example]) -> JsonObject:
     )
     report = {
         **described_task(task, SET, {SET: result}),
-        **with_intervals(task, {SET: (result.gold, predictions)}),
+        **with_intervals(task, {SET: (labels_of(examples), predictions)}),
         **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": figures.evaluation_warnings(report, Translator("en"))}

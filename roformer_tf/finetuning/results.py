@@ -16,7 +16,7 @@ from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_is
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
@@ -220,7 +220,7 @@ class Results:
                 for parts in zip(*fitted, strict=True)
             ]
         if len(baselines) > 1:
-            gold, metrics = [example.label for example in self.examples], self.best.task.metrics
+            gold, metrics = labels_of(self.examples), self.best.task.metrics
             goodness = self.search.metric.goodness
             baselines.sort(key=lambda x: goodness(metrics.compute(gold, x[1])), reverse=True)
         return baselines, ""
@@ -285,7 +285,7 @@ def search_baselines(
         if isinstance(task, ScoredPairs) and task.is_binary:
             on_valid = _search_predictions(task, valid, tokenizer, method)
             # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
-            chosen = task.decoding.with_choices([example.label for example in valid], on_valid)
+            chosen = task.decoding.with_choices(labels_of(valid), on_valid)
             predictions = [chosen.decoding.shifted(x, 0, task) for x in predictions]
         baselines.append((name, predictions))
     return baselines

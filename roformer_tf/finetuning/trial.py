@@ -27,7 +27,7 @@ from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, labels_of
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
@@ -335,11 +335,6 @@ def compare(
     """The task with its choices on these examples, such as thresholds, and its metrics then."""
     chosen = task.decoding.with_choices(gold, predictions)
     return chosen, chosen.metrics.compute(gold, list(map(chosen.decoding.reread, predictions)))
-
-
-def labels_of(examples: Sequence[Example]) -> list[Label]:
-    """The labels in the data."""
-    return [example.label for example in examples if example.label is not None]  # all have one
 
 
 def fingerprint(trial: Trial, task: Task, tokenizer: RoFormerTokenizer) -> str:

@@ -37,6 +37,11 @@ class Example(NamedTuple):
     """Of a question: its id in the data, if it has one."""
 
 
+def labels_of(examples: Iterable[Example]) -> list[Label]:
+    """The labels in the data."""
+    return [example.label for example in examples if example.label is not None]  # all have one
+
+
 def ordered(spans: Iterable[Span]) -> list[Span]:
     """Spans by their first character, the longest first."""
     return sorted(spans, key=lambda span: (span[1], -span[2], span[0]))

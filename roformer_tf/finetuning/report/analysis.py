@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.finetuning.report.figures import warnings
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, labels_of
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.scoring import POINTS, JsonObject
@@ -43,11 +43,6 @@ class EvaluatedSet:
     alone: Sequence[Prediction] = ()
     # Which of its examples are also in the training or the validation set.
     duplicates: Duplicates | None = None
-
-    @property
-    def gold(self) -> list[Label]:
-        """The labels in the data."""
-        return [example.label for example in self.examples if example.label is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +134,7 @@ def _described_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject
         "tokens": {key: int(np.percentile(evaluated.lengths, x)) for key, x in levels.items()},
         "longer": float(np.mean(evaluated.lengths > task.max_length)),
         **({"in_no_window": evaluated.in_no_window} if evaluated.in_no_window else {}),
-        **task.metrics.describe_labels(evaluated.gold),
+        **task.metrics.describe_labels(labels_of(evaluated.examples)),
     }
 
 
@@ -165,7 +160,7 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
 
     def with_new_texts(predictions: Sequence[Prediction]) -> dict[str, LabelledPredictions]:
         """The whole set, and as `…_unseen` its new texts, if some texts are not new."""
-        gold = evaluated.gold
+        gold = labels_of(evaluated.examples)
         sets: dict[str, LabelledPredictions] = {main_set: (gold, predictions)}
         if evaluated.duplicates is not None:
             new = np.flatnonzero(evaluated.duplicates.unseen).tolist()
@@ -178,7 +173,7 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
         names = {"name": str(method), "name_zh": Translator("zh")(method)}
         return names | with_intervals(data.task, with_new_texts(predictions))
 
-    valid = data.valid.gold, data.valid.predictions
+    valid = labels_of(data.valid.examples), data.valid.predictions
     report = with_intervals(data.task, {"valid": valid} | with_new_texts(evaluated.predictions))
     if evaluated.alone:
         named = of_baseline(data.lexical["name"], evaluated.alone)

@@ -23,7 +23,7 @@ from roformer_tf.finetuning.report.figures import figure
 from roformer_tf.finetuning.report.pages import duration, html_page, markdown_page, write_report
 from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
@@ -290,7 +290,8 @@ def test_the_results_table_is_right_in_each_cell(counted_run, written_report):
         ("baseline, test set (new texts)", test, baseline, new),
         ("validation set", valid, valid.predictions, range(len(valid.examples))),
     ):
-        gold, answers = [part.gold[i] for i in indices], [answers[i] for i in indices]
+        labels = labels_of(part.examples)
+        gold, answers = [labels[i] for i in indices], [answers[i] for i in indices]
         figures = plain_metrics(gold, predicted_labels(answers))
         source = report["baseline"] if name.startswith("baseline") else report
         key = "valid" if part is valid else "test" if indices is all_indices else "test_unseen"
@@ -323,7 +324,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
     levels = ["median length (tokens)", "90th percentile", "99th percentile", "maximum"]
     head = ["set", "examples", *levels, "longer than 128"]
     assert lengths[0] == head
-    counts = {name: Counter(part.gold) for name, part in parts.items()}
+    counts = {name: Counter(labels_of(part.examples)) for name, part in parts.items()}
     assert [item["labels"] for item in report["data"]] == [dict(x) for x in counts.values()]
     assert balance == [
         ["label (fraction of examples)", *SET_NAMES.values()],
@@ -351,7 +352,8 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
 
 def test_the_label_tables_are_right_in_each_cell(counted_run, written_report):
     report, tables, _ = written_report
-    gold, predictions = counted_run.test.gold, predicted_labels(counted_run.test.predictions)
+    test = counted_run.test
+    gold, predictions = labels_of(test.examples), predicted_labels(test.predictions)
     pairs = Counter(zip(gold, predictions, strict=True))
     rows, numbers = [], []
     for word in WORDS:
@@ -376,13 +378,13 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written_report
     report, tables, read = written_report
     test = counted_run.test
     bins = {}
-    for item, prediction in zip(test.gold, test.predictions, strict=True):
+    for item, prediction in zip(labels_of(test.examples), test.predictions, strict=True):
         confidence = float(max(prediction.scores))
         bins.setdefault(int(10 * confidence), []).append((confidence, item == prediction.label))
     rows, error = [], 0
     for number, actual in sorted(bins.items()):
         confidence, right = mean(x for x, _ in actual), mean(float(y) for _, y in actual)
-        error += len(actual) * abs(confidence - right) / len(test.gold)
+        error += len(actual) * abs(confidence - right) / len(test.examples)
         interval = f"{number * 10}% to {number * 10 + 10}%"
         rows.append([interval, str(len(actual)), f"{confidence:.1%}", f"{right:.1%}"])
     head = ["predicted probability", "count", "mean predicted probability", "observed frequency"]
@@ -450,7 +452,7 @@ def test_the_regression_table_is_right_in_each_cell():
     run = make_run("regression")
     rows = [
         [SET_NAMES[name], *(f"{x:.4g}" for x in (min(gold), mean(gold), max(gold), pstdev(gold)))]
-        for name, gold in ((name, getattr(run, name).gold) for name in SIZES)
+        for name, gold in ((name, labels_of(getattr(run, name).examples)) for name in SIZES)
     ]
     head = ["set", "minimum", "mean", "maximum", "standard deviation"]
     assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
