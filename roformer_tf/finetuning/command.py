@@ -50,7 +50,7 @@ from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.metrics import Metric
+from roformer_tf.tasks.metrics import Metric, scores_text
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabulary
@@ -205,11 +205,10 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     values = {name: variant.first().goodness for name, variant in searches.items()}
     best = max(values, key=values.__getitem__)
     sign = -1 if search.metric.falls else 1  # the goodness of such a metric is its negated value
-    shown = ", ".join(f"{name} {sign * value:.4f}" for name, value in values.items())
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
         metric=search.metric.name,
-        values=shown,
+        values=scores_text({name: sign * value for name, value in values.items()}),
         best=best,
     )
     return searches[best]

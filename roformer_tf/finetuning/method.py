@@ -15,6 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import scores_text
 from roformer_tf.terminal import say
 from roformer_tf.training.run_files import plain
 
@@ -123,12 +124,11 @@ def _compared(search: "Search") -> dict[str, Any]:
     figures["full"] = full[metric.name]
     better = metric.goodness(full) > metric.goodness(by_vectors.metrics["valid"])
     name = "full" if better else "vectors"
-    shown = ", ".join(f"{method} {value:.4f}" for method, value in figures.items())
     print()
     say(
         "{metric} by method: {values}. The method is {name}.",
         metric=metric.name,
-        values=shown,
+        values=scores_text(figures),
         name=name,
     )
     return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}

@@ -21,7 +21,7 @@ from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.tasks.metrics import scores_text
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
@@ -319,12 +319,12 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     lexical = report.get("lexical")
     for name in (name_of_set, f"{name_of_set}_unseen"):
         if name in report:
-            print(f"{name}: {_figures(report[name])}")
+            print(f"{name}: {scores_text(report[name])}")
             if lexical:
-                say("  without lexical features: {figures}", figures=_figures(lexical[name]))
+                say("  without lexical features: {figures}", figures=scores_text(lexical[name]))
             for other in compared:
                 if name in other:
-                    print(f"  {baseline_name(other, _)}: {_figures(other[name])}")
+                    print(f"  {baseline_name(other, _)}: {scores_text(other[name])}")
     for note in teacher_notes(report, _):
         print(note)
     for warning in warnings(report, _):
@@ -352,7 +352,3 @@ def _line(result: "TrialResult") -> dict[str, Any]:
         "seconds": result.seconds,
         **result.metrics,
     }
-
-
-def _figures(scores: Scores) -> str:
-    return ", ".join(f"{name} {score_text(value)}" for name, value in scores.items())

@@ -34,7 +34,7 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.losses import COLUMNS, VectorConfig
-from roformer_tf.tasks.metrics import Metric, Scores, score_text
+from roformer_tf.tasks.metrics import Metric, Scores, scores_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -197,8 +197,7 @@ class _TrialEvents:
             metrics = self._metrics()
         epoch = step / self.epoch_steps
         self.evaluations.write({"step": step, "epoch": epoch} | metrics)
-        figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
-        say("epoch {epoch:g}, validation: {figures}", epoch=epoch, figures=figures)
+        say("epoch {epoch:g}, validation: {figures}", epoch=epoch, figures=scores_text(metrics))
         self.save(step)
         self.stop_if_done()
 

@@ -199,9 +199,11 @@ def wilson(share: float, trials: int) -> Ends:
     return float(interval.low), float(interval.high)
 
 
-def score_text(value: float | None) -> str:
-    """A metric for the terminal and logs: 0.9123, or "—" without a value."""
-    return "—" if value is None else f"{value:.4f}"
+def scores_text(scores: Mapping[Any, float | None]) -> str:
+    """Metrics for the terminal and logs: accuracy 0.9123, roc_auc —, the sign of no value."""
+    return ", ".join(
+        f"{name} {'—' if value is None else f'{value:.4f}'}" for name, value in scores.items()
+    )
 
 
 def count(
