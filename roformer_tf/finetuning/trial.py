@@ -27,7 +27,7 @@ from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
-from roformer_tf.labelled.examples import Example, Label, labels_of
+from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
@@ -205,7 +205,7 @@ class _TrialEvents:
         """Metrics on the validation set. If no earlier ones are better, save the weights."""
         trial = self.trial
         predictions = predict_encoded(self.model, self.task, self.valid)
-        chosen, metrics = compare(self.task, labels_of(trial.valid), predictions)
+        chosen, metrics = self.task.metrics.with_choices(labels_of(trial.valid), predictions)
         # Of equal epochs the last is best. On few validation examples many are equal: with 8
         # training examples of each class, the first of them had 28 % on the test set, the last 36.
         if all(trial.metric.goodness(metrics) >= earlier for earlier in self._goodness()):
@@ -326,14 +326,6 @@ def complete_data(
     if teacher and isinstance(data, ParaphraseBatches):
         return dataclasses.replace(data, teacher=teacher(data.spelled))
     return data
-
-
-def compare(
-    task: Task, gold: Sequence[Label], predictions: Sequence[Prediction]
-) -> tuple[Task, Scores]:
-    """The task with its choices on these examples, such as thresholds, and its metrics then."""
-    chosen = task.decoding.with_choices(gold, predictions)
-    return chosen, chosen.metrics.compute(gold, list(map(chosen.decoding.reread, predictions)))
 
 
 def fingerprint(trial: Trial, task: Task, tokenizer: RoFormerTokenizer) -> str:

@@ -82,6 +82,11 @@ class Metrics(Part):
         """
         return metrics.once(self.measure(gold, predictions), len(gold))
 
+    def with_choices(self, gold: Gold, predictions: Predictions) -> tuple[Any, Scores]:
+        """The task with its choices on these examples, such as thresholds, and its metrics then."""
+        chosen = self.task.decoding.with_choices(gold, predictions)
+        return chosen, chosen.metrics.compute(gold, list(map(chosen.decoding.reread, predictions)))
+
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a prediction has all items of the label, and no other."""
         return self.items(label) == self.items(prediction.label)

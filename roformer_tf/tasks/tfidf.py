@@ -326,9 +326,8 @@ def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metri
         for (training, valid), of_split in zip(splits, counts(setting.longest), strict=True):
             model = TfIdfModel.fit(task, training, setting, of_split)
             predictions += model.predictions(task, valid)
-        chosen = task.decoding.with_choices(gold, predictions)
-        predictions = [chosen.decoding.reread(prediction) for prediction in predictions]
-        return metric.goodness(chosen.metrics.compute(gold, predictions))
+        _, scores = task.metrics.with_choices(gold, predictions)
+        return metric.goodness(scores)
 
     best = max(COUNTED, key=goodness)
     return max((best._replace(strength=strength) for strength in STRENGTHS), key=goodness)

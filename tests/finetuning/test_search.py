@@ -183,10 +183,11 @@ def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     chosen_task = SimpleNamespace(save=part.save, decoding=part, max_length=8)
     model = SimpleNamespace(config=None)
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
-    monkeypatch.setattr(trial, "compare", lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
+    metrics = SimpleNamespace(with_choices=lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
+    task = SimpleNamespace(metrics=metrics)
     with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
         events = trial._TrialEvents(
-            *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), TASK, None, "", 1),
+            *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), task, None, "", 1),
             *(model, None, lines),
         )
         for step in range(1, 7):
