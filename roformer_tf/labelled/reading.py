@@ -51,6 +51,8 @@ class Layout(NamedTuple):
     label_column: str | None
     report: str
     """For the user: what was chosen, and how."""
+    annotations: Any = None
+    """Of a table with labels of all units, or entities: its `UnitColumns` or `EntityColumns`."""
 
     def task_of(
         self,
@@ -253,7 +255,8 @@ def _units_or_entities_layout(
                 "Its tags are numbers without names, which mark no entities: replace them by "
                 "B-LOC, I-LOC, O or similar tags if they do."
             )
-    return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
+    layout = _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
+    return layout._replace(annotations=detected)
 
 
 def _unnamed_layout(path: str | Path, columns: ColumnsConfig, task: Any, note: str) -> Layout:
@@ -368,7 +371,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
                 return BadLine(row.source_line, str(error))
         return row
 
-    rows = examples_of(path, *layout[:3], columns, labelled=True)
+    rows = examples_of(path, *layout[:3], columns, True, layout.annotations)
     return labelling.complete(good_examples(path, map(checked, rows), columns.strict))
 
 

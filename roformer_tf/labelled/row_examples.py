@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.annotations import find_annotations
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example
-from roformer_tf.labelled.headers import sample_of
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
 from roformer_tf.readers.records import Row
@@ -30,11 +28,13 @@ def examples_of(
     label: str | None,
     columns: ColumnsConfig,
     labelled: bool,
+    annotations: Any = None,
 ) -> Iterator[Example | BadLine]:
     """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
 
     `texts`, `label`: names of its columns, exactly. `labelled`: whether units are read with their
-    labels, which CoNLL has in no named column.
+    labels, which CoNLL has in no named column. `annotations`: of a table, the `UnitColumns` or
+    `EntityColumns`.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
@@ -42,11 +42,13 @@ def examples_of(
             raise InputError(f"{path} is a CoNLL file, which is for tagging, not {task.name}.")
         sentences = read_sentences(path, columns.encoding, labelled)
         return (read_row(sentence, _sentence) for sentence in sentences)
-    if task.labelling.has_units and labelled:
-        return _unit_examples(path, task, texts, label, columns)
+    if task.labelling.has_units and labelled and annotations is None:
+        raise no_units(path, task)
     if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         return plain_examples(path, task, columns.encoding)
     table = columns.open(path, (*texts, label))
+    if annotations is not None:
+        return (read_row(row, annotations.read) for row in table.rows)
     settings = task.labelling.read_row, texts, label, columns.label_separator
     return (read_row(row, *settings) for row in table.rows)
 
@@ -64,19 +66,6 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
         else:
             row = Row(source_line, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")
         yield read_row(row, task.labelling.read_row, texts, None, "")
-
-
-def _unit_examples(
-    path: str | Path, task: Any, texts: Sequence[str], label: str | None, columns: ColumnsConfig
-) -> Iterator[Example | BadLine]:
-    """The rows of a table with a label for every unit, or for a task of spans with entities."""
-    sample = sample_of(columns.open(path, (*texts, label)))
-    # Opened again: the first rows have been read.
-    rows = columns.open(path, (*texts, label)).rows
-    detected = find_annotations(sample, texts, label, task.labelling.has_spans)
-    if detected is None:
-        raise no_units(path, task)
-    return (read_row(row, detected.read) for row in rows)
 
 
 def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | BadLine:
