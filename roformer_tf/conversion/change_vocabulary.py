@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from roformer_tf.translation import Message
 
 _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 """Weights (V, …) with a row for each token."""
+Changed: TypeAlias = tuple[Checkpoint, RoFormerTokenizer]
+"""A checkpoint and its new vocabulary."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +61,6 @@ class VocabularyConfig:
             raise InputError("give either --simplify or --add FILE.")
 
 
-class Changed(NamedTuple):
-    """A checkpoint and its new vocabulary."""
-
-    checkpoint: Checkpoint
-    tokenizer: RoFormerTokenizer
-    added: tuple[str, ...] = ()
-    """The new tokens, normalized like text."""
-    unreachable: tuple[str, ...] = ()
-    """New tokens into which their own text is not tokenized."""
-
-
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change and write a checkpoint; print which words are new."""
     check_target(config.target)
@@ -77,15 +68,15 @@ def change_vocabulary(config: VocabularyConfig) -> None:
         checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config)
         if config.add is not None:
-            changed = add_words(checkpoint, tokenizer, config.add)
+            changed, larger = add_words(checkpoint, tokenizer, config.add)
         else:
-            changed = simplify(checkpoint, tokenizer)
-        stored = Stored(changed.checkpoint, changed.tokenizer, extra_files(checkpoint, source))
+            changed, larger = simplify(checkpoint, tokenizer)
+        stored = Stored(changed, larger, extra_files(checkpoint, source))
         difference = convert_checkpoint(stored, config.target, config.output)
     say(
         "tokens: {before:,} before, {now:,} now.",
         before=tokenizer.vocab_size,
-        now=changed.tokenizer.vocab_size,
+        now=larger.vocab_size,
     )
     print_difference(difference, config.target)
 
@@ -123,7 +114,7 @@ def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
     smaller = tokenizer.replaced(vocabulary=vocabulary, tokenization="char")
-    return Changed(keep_tokens(checkpoint, ids), smaller)
+    return keep_tokens(checkpoint, ids), smaller
 
 
 def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable[str]) -> Changed:
@@ -149,20 +140,17 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
     larger = tokenizer.replaced(vocabulary=vocabulary)
-    return Changed(
-        # All old tokens keep their ids, so the ids in `compound` are valid in the new table.
-        keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
-        larger,
-        tuple(compound),
-        tuple(word for word in compound if larger.tokenize(word) != [word]),
-    )
+    # All old tokens keep their ids, so the ids in `compound` are valid in the new table.
+    return keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())), larger
 
 
 def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) -> Changed:
     """`extend` by the words of a file, one a line; prints which are new."""
-    changed = extend(checkpoint, tokenizer, _lines(path))
-    say("{number:,} words are new.", number=len(changed.added))
-    if changed.unreachable:
+    new, larger = extend(checkpoint, tokenizer, _lines(path))
+    added = [word for word in larger.vocabulary if word not in tokenizer.vocabulary]
+    say("{number:,} words are new.", number=len(added))
+    # Those into which their own text is not tokenized.
+    if unreachable := [word for word in added if larger.tokenize(word) != [word]]:
         reason = Message("char-level text is split into characters first")
         if tokenizer.tokenization == "word":
             reason = Message(
@@ -170,11 +158,11 @@ def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) 
             )
         say(
             "{number:,} will not be used, because {reason}: {words}",
-            number=len(changed.unreachable),
+            number=len(unreachable),
             reason=reason,
-            words=", ".join(changed.unreachable),
+            words=", ".join(unreachable),
         )
-    return changed
+    return new, larger
 
 
 def _lines(path: Path) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.conversion.change_vocabulary import (
     VocabularyConfig,
+    add_words,
     change_vocabulary,
     extend,
     keep_tokens,
@@ -79,7 +80,7 @@ def test_other_weights_do_not_change(opened_with_tokenizer):
 def test_a_simplified_vocabulary_is_bert4keras_vocabulary(opened_with_tokenizer):
     """A simplified vocabulary has bert4keras' tokens and [MASK], which we always keep."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
-    smaller, kept, *_ = simplify(checkpoint, tokenizer)
+    smaller, kept = simplify(checkpoint, tokenizer)
     assert kept.tokenization == "char"
     assert kept.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert smaller.config.vocab_size == kept.vocab_size == smaller.arrays[WORDS].shape[0]
@@ -99,7 +100,7 @@ def test_simplify_keeps_the_ids_that_bert4keras_keeps(opened_with_tokenizer):
     checkpoint, _ = opened_with_tokenizer("word")
     rows = np.arange(len(vocabulary) * 32, dtype="float32").reshape(-1, 32)
     large = with_rows(checkpoint, rows)
-    _, kept, *_ = simplify(large, RoFormerTokenizer(vocabulary, "word"))
+    _, kept = simplify(large, RoFormerTokenizer(vocabulary, "word"))
     got = [vocabulary[token] for token in kept.tokens if token != "[MASK]"]
     assert got == want
 
@@ -123,8 +124,8 @@ def with_rows(checkpoint, rows):
 def test_the_units_of_a_tagger_are_kept(units, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer("char")
     tokenizer = tokenizer.replaced(units=units)
-    assert simplify(checkpoint, tokenizer).tokenizer.units == units
-    assert extend(checkpoint, tokenizer, ["中a"]).tokenizer.units == units
+    for _, actual in (simplify(checkpoint, tokenizer), extend(checkpoint, tokenizer, ["中a"])):
+        assert actual.units == units
 
 
 @pytest.mark.parametrize("name", ["word", "char", "v2_char"])
@@ -132,10 +133,10 @@ def test_a_new_word_is_the_mean_of_its_tokens(name, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)
     words = ["我们天气", "unxyzable", "中a"]
     assert not tokenizer.vocabulary.keys() & set(words)
-    actual = extend(checkpoint, tokenizer, words)
-    assert actual.added == tuple(words)
+    larger, actual = extend(checkpoint, tokenizer, words)
+    assert actual.tokens[-3:] == words
     for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
-        old, new = checkpoint.arrays[weight], actual.checkpoint.arrays[weight]
+        old, new = checkpoint.arrays[weight], larger.arrays[weight]
         np.testing.assert_array_equal(new[: len(old)], old)
         assert len(new) == len(old) + 3
         for number, word in enumerate(words):
@@ -146,17 +147,25 @@ def test_a_new_word_is_the_mean_of_its_tokens(name, opened_with_tokenizer):
 
 
 def test_new_words_are_normalized_like_text(opened_with_tokenizer):
-    actual = extend(*opened_with_tokenizer("char"), ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
-    assert actual.added == ("roformerx", "ｇｐｔ")
-    assert actual.tokenizer.tokenize("RoFormerX很好")[0] == "roformerx"
+    checkpoint, tokenizer = opened_with_tokenizer("char")
+    _, actual = extend(checkpoint, tokenizer, ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
+    assert actual.tokens == [*tokenizer.tokens, "roformerx", "ｇｐｔ"]
+    assert actual.tokenize("RoFormerX很好")[0] == "roformerx"
 
 
-def test_unreachable_words_are_reported(opened_with_tokenizer):
-    actual = extend(*opened_with_tokenizer("char"), ["今天", "abcx"])
-    assert actual.unreachable == ("今天",)
-    actual = extend(*opened_with_tokenizer("word"), ["阿里巴巴", "机器学习", "[新词]"])
-    assert actual.unreachable == ("机器学习", "[新词]")
-    assert actual.tokenizer.tokenize("阿里巴巴在杭州")[0] == "阿里巴巴"
+@pytest.mark.parametrize(
+    ("name", "words", "unreachable"),
+    [("char", "今天\nabcx", "今天"), ("word", "阿里巴巴\n机器学习\n[新词]", "机器学习, [新词]")],
+)
+def test_unreachable_words_are_reported(
+    name, words, unreachable, opened_with_tokenizer, tmp_path, capsys
+):
+    (tmp_path / "words.txt").write_text(words, encoding="utf-8")
+    _, actual = add_words(*opened_with_tokenizer(name), tmp_path / "words.txt")
+    assert f": {unreachable}\n" in capsys.readouterr().out
+    assert [actual.tokenize(word) == [word] for word in words.split()].count(False) == len(
+        unreachable.split(", ")
+    )
 
 
 @pytest.mark.parametrize("word", ["今天 天气", " ", "\u200b", ""])
@@ -168,9 +177,9 @@ def test_words_that_cannot_be_tokens_are_refused(word, opened_with_tokenizer):
 def test_embeddings_without_a_token_are_dropped(opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller = RoFormerTokenizer(dict(list(tokenizer.vocabulary.items())[:2000]), "word")
-    actual = extend(checkpoint, smaller, ["abcx"])
-    assert actual.tokenizer.vocab_size == actual.checkpoint.config.vocab_size == 2001
-    assert actual.checkpoint.arrays[WORDS].shape == (2001, 32)
+    larger, actual = extend(checkpoint, smaller, ["abcx"])
+    assert actual.vocab_size == larger.config.vocab_size == 2001
+    assert larger.arrays[WORDS].shape == (2001, 32)
 
 
 def test_a_vocabulary_with_gaps_is_refused(opened_with_tokenizer):
