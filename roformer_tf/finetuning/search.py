@@ -157,7 +157,7 @@ class Search:
             try:
                 results.append(self._train_seed(rate, 0, trainer))
             except DivergedError as error:
-                trainer.forget()
+                trainer.compiled = None
                 say("a learning rate of {rate:g} is too high: {error}", rate=rate, error=error)
                 errors.append(error)
         if not results:

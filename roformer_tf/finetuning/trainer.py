@@ -68,7 +68,8 @@ class Trainer:
     train: Sequence[Example]
     # In which a batch's vectors are computed, if the task has vectors.
     micro_batches: int = 1
-    # The model as the last training left it, and what is compiled: itself, or its wrapper.
+    # The model as the last training left it, and what is compiled: itself, or its wrapper. None
+    # before the first training, and after one that failed within a step.
     compiled: tuple[PretrainedModel, PretrainedModel] | None = field(default=None, init=False)
 
     def begin(
@@ -109,10 +110,6 @@ class Trainer:
             return None
         targets = [self.task.labelling.target(example) for example in self.train]
         return make_loss(self.task, self.loss, targets)
-
-    def forget(self) -> None:
-        """Have the next training compile a new model, after one that failed within a step."""
-        self.compiled = None
 
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
