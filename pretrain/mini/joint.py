@@ -33,10 +33,9 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.devices import choose_jit, choose_precision
-from roformer_tf.training.feeding import fed, prefetched
+from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE, MetricsFile
 from roformer_tf.training.settings import OptimizerConfig

@@ -68,15 +68,15 @@ def change_vocabulary(config: VocabularyConfig) -> None:
         checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config)
         if config.add is not None:
-            changed, larger = add_words(checkpoint, tokenizer, config.add)
+            changed, vocabulary = add_words(checkpoint, tokenizer, config.add)
         else:
-            changed, larger = simplify(checkpoint, tokenizer)
-        stored = Stored(changed, larger, extra_files(checkpoint, source))
+            changed, vocabulary = simplify(checkpoint, tokenizer)
+        stored = Stored(changed, vocabulary, extra_files(checkpoint, source))
         difference = convert_checkpoint(stored, config.target, config.output)
     say(
         "tokens: {before:,} before, {now:,} now.",
         before=tokenizer.vocab_size,
-        now=larger.vocab_size,
+        now=vocabulary.vocab_size,
     )
     print_difference(difference, config.target)
 

@@ -69,8 +69,13 @@ class EvaluateConfig:
 def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
     check_output(config.output, config.data, only=(".json", ".txt"))
-    fields = {"batch_size": config.batch_size, "text_columns": config.columns.text_columns}
-    opened = open_finetuned(config.model, config.engine, config.precision, **fields)
+    opened = open_finetuned(
+        config.model,
+        config.engine,
+        config.precision,
+        batch_size=config.batch_size,
+        text_columns=config.columns.text_columns,
+    )
     for note in opened.notes:
         say(note)
     task = opened.task

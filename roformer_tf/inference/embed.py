@@ -239,9 +239,18 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     needed, changes = _parts(config.pooling), opened.vector_changes(config.pooling)
     name = "RoFormerForSentenceEmbedding"
     pooled = opened.model("pooled", name, choice, *needed, changes=changes)
-    mark, batch_size = fingerprint(opened, config, dimensions or hidden), opened.batch_size
-    sizes = hidden, dimensions
-    return TextEmbedder(opened.name, pooled, *sizes, tokenizer, config, mark, choice, batch_size)
+    mark = fingerprint(opened, config, dimensions or hidden)
+    return TextEmbedder(
+        opened.name,
+        pooled,
+        hidden,
+        dimensions,
+        tokenizer,
+        config,
+        mark,
+        choice,
+        opened.batch_size,
+    )
 
 
 def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
@@ -312,5 +321,5 @@ def embedder_of(
 
     vectors = SentenceEmbedder(model.encoder, model.pooler, settings.pooling)
     # Without a fingerprint, because no index is ever compared with these vectors.
-    computed = name, vectors, model.config.hidden_size, None
-    return TextEmbedder(*computed, model.own_tokenizer, settings, "", KERAS, batch_size)
+    size, tokenizer = model.config.hidden_size, model.own_tokenizer
+    return TextEmbedder(name, vectors, size, None, tokenizer, settings, "", KERAS, batch_size)

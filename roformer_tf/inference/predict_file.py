@@ -103,8 +103,13 @@ def predict_file(config: PredictConfig) -> None:
     Raises InputError, and leaves no file, where no row is good, or under `strict` one is bad.
     """
     check_output(config.output, config.input, only=WRITTEN)
-    fields = {"batch_size": config.batch_size, "text_columns": config.reading.text_columns}
-    finetuned = open_finetuned(config.model, config.engine, config.precision, **fields)
+    finetuned = open_finetuned(
+        config.model,
+        config.engine,
+        config.precision,
+        batch_size=config.batch_size,
+        text_columns=config.reading.text_columns,
+    )
     report(*finetuned.notes)
     if config.labels:
         finetuned = finetuned.with_task(finetuned.task.with_labels(config.labels, config.template))

@@ -52,8 +52,13 @@ def open_reranker(folder: str, settings: VectorSettings) -> Reranker:
     settings: its engine, precision and batch size are those of the vectors.
     Raises InputError for another model, and where no label means that two texts belong together.
     """
-    fields = {"batch_size": settings.batch_size, "text_columns": ("query", "document")}
-    finetuned = open_finetuned(folder, settings.engine, settings.precision, **fields)
+    finetuned = open_finetuned(
+        folder,
+        settings.engine,
+        settings.precision,
+        batch_size=settings.batch_size,
+        text_columns=("query", "document"),
+    )
     report(*finetuned.notes)
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"
