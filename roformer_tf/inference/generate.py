@@ -110,7 +110,7 @@ def generate(config: GenerateConfig) -> None:
             f"{config.model} has no pooler for vectors, by which paraphrases are chosen. Give a "
             "sim model, such as chinese_roformer-sim-char-ft_L-12_H-768_A-12."
         )
-    unknown = check_prompts(model, texts)
+    unknown = check_prompts(model, texts, f" of {config.input}" if config.input else "")
     if unknown:
         shown = " ".join(unknown[:10]) + (" …" if len(unknown) > 10 else "")
         report(f"not in the vocabulary, and read as [UNK]: {shown}")
@@ -182,9 +182,10 @@ def open_generator(
         return opened.keras_model(kind, choice.precision, attention_type=attention)
 
 
-def check_prompts(model: "CausalModel", texts: Sequence[str]) -> list[str]:
+def check_prompts(model: "CausalModel", texts: Sequence[str], place: str = "") -> list[str]:
     """The tokens of prompts that the vocabulary lacks.
 
+    place: what follows a text's number in messages, such as " of prompts.txt".
     Raises InputError for a prompt that is too long, or that has no known token at all.
     """
     tokenizer = model.own_tokenizer
@@ -192,12 +193,13 @@ def check_prompts(model: "CausalModel", texts: Sequence[str]) -> list[str]:
     unknown: dict[str, None] = {}
     for number, text in enumerate(texts, 1):
         ids = model.encode_prompt(text)
-        model.check_fits(ids, f"text {number}")
+        name = f"text {number}{place}"
+        model.check_fits(ids, name)
         # A prompt of unknown tokens alone, such as in another language, would give random text.
         own = [i for i in ids if i not in (tokenizer.cls_id, tokenizer.sep_id)]
         if all(i == tokenizer.unk_id for i in own):
             raise InputError(
-                f"text {number}, {text[:40]!r}, has no character that the model's vocabulary "
+                f"{name}, {text[:40]!r}, has no character that the model's vocabulary "
                 "holds. Give a text in the model's language."
             )
         if tokenizer.unk_id in own:

@@ -234,7 +234,7 @@ def test_texts_of_a_file_are_counted_in_messages_not_their_lines(run, released, 
     source.write_text('text\n"今天\n公园"\n😀\n', encoding="utf-8")
     code, _, err = run(released("gpt_char"), "--input", source, "--output", tmp_path / "out.tsv")
     assert code == 2
-    assert "generate: text 2, '😀', has no character" in err
+    assert f"generate: text 2 of {source}, '😀', has no character" in " ".join(err.split())
 
 
 def test_characters_missing_from_the_vocabulary_are_reported(run, released):
