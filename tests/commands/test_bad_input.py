@@ -72,7 +72,7 @@ CALLS = {
     f"pretrain {CORPUS} --architecture nowhere.json": ["nowhere.json"],
     f"pretrain {CORPUS} --architecture corpus.txt": ["corpus.txt", "JSON"],
     f"pretrain {CORPUS} --architecture layers.json": [
-        "layers.json lacks 'vocab_size', 'hidden_size'"
+        "layers.json lacks 'hidden_size', "
     ],
     f"pretrain {CORPUS} --dropout 1": ["dropout"],
     f"pretrain {CORPUS} --steps 0": ["steps is 0"],
