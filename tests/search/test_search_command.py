@@ -369,6 +369,7 @@ def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
             open_reranker(finetuned(name), VectorSettings())
         return
     model = open_reranker(finetuned("pair"), VectorSettings(batch_size=2))
+    assert model.finetuned.batch_size == 2
     assert isinstance(model, Reranker)
     assert model.label == 1
     scores = model.scores("今天", ["好", "北京", "好"])
