@@ -120,4 +120,7 @@ def score(model, path):
 
 
 if __name__ == "__main__":
-    {"make": make, "score": score}[sys.argv[1]](*sys.argv[2:])
+    command = {"make": make, "score": score}.get(sys.argv[1]) if len(sys.argv) == 4 else None
+    if command is None:
+        sys.exit(__doc__)
+    command(*sys.argv[2:])

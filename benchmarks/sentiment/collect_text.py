@@ -25,6 +25,8 @@ _CHINESE = re.compile("[一-鿿]")
 
 def main() -> None:
     """Write the documents of the packages and of the given files without duplicates."""
+    if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     target, *files = map(Path, sys.argv[1:])
     texts = chain(from_debian(), *(from_file(file) for file in files))
     unique = dict.fromkeys(text.strip() for text in texts)
