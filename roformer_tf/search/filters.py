@@ -8,8 +8,8 @@ A condition is comparisons with `and`, `or`, `not` and parentheses, which bind a
     field is [ not ] null
 
 A field is a name, in `backquotes` if it has spaces; `id` is the document's id. A value is a number,
-a "string" or a 'string', true or false. A document without the field satisfies only `is null`, and
-`not` of any other comparison.
+a "string" or a 'string', true or false, which may be in quotes. A document without the field
+satisfies only `is null`, and `not` of any other comparison.
 """
 
 import re
@@ -74,7 +74,8 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
 
     No text of a condition becomes SQL: fields and values are added to the parameters. Numbers
     compare with numbers. A string compares with any value as it is written: '007' is stored as
-    text, but '2020' as a number. TRUE and False in a table are true and false, too.
+    text, but '2020' as a number. True and false are so in quotes, too, as JSON's and as the
+    TRUE of a table: a condition finds the same documents in a file of any kind.
     """
     field = part["field"].strip("`")
 
@@ -87,14 +88,14 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         return "json_extract(metadata, ?)"
 
     def compare(sign: str, word: str) -> str:
-        quoted = word[0] in "'\""
-        if quoted or field == "id":  # ids are text, such as "8"
-            sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
-            parameters.append(word[1:-1] if quoted else word)
-        elif digit := {"true": "1", "false": "0"}.get(word.lower()):
+        text = word[1:-1] if word[0] in "'\"" else word
+        if text.lower() in ("true", "false") and field != "id":
             # SQLite reads those of JSON as 1 and 0; spreadsheets and CSV have them as text.
             sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
-            parameters.append(digit)
+            parameters.append("1" if text.lower() == "true" else "0")
+        elif text != word or field == "id":  # ids are text, such as "8"
+            sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
+            parameters.append(text)
         else:
             # Each call of `column` appends the path to the parameters, in the order of the
             # placeholders; the value comes last.

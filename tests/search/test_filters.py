@@ -37,7 +37,10 @@ CASES = {
     "`stock` = true": "a8",  # as text in spreadsheets, and in the CSV of pandas
     "`stock` != true": "b",
     "`stock` in (false)": "b",
-    "`stock` = 'TRUE'": "a",
+    # Whether the file has them as text or not
+    "`stock` = 'TRUE'": "a8",
+    "draft in ('true', 'x')": "a",
+    "stock like 'False'": "b",
     "`标 题` like '引%'": "b",
     "a.b = 'x%y'": "c",
     'lang = "it\'s"': "8",
