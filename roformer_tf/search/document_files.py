@@ -107,8 +107,8 @@ def _plain(value: Any) -> str | float | bool | None:
     text = str(value).strip()
     if isinstance(value, date):  # without a time at midnight, as spreadsheets have it
         text = text.removesuffix(" 00:00:00")
-    # A number only if it is written as Python would: "007" and "1.50" are codes or versions. Above
-    # these limits SQLite's integers and real numbers would change digits.
+    # A number only if it is written as Python would: "007" and "1.50" may be codes or
+    # versions. Above these limits SQLite's integers and real numbers would change digits.
     for number, limit in ((int, 2**63), (float, 2**53)):
         with suppress(ValueError):
             if str(number(text)) == text and abs(number(text)) < limit:

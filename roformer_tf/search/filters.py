@@ -60,9 +60,8 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
             database.execute(f"SELECT 1 FROM documents WHERE {condition}", parameters)
         except sqlite3.Error as error:
             raise InputError(f"--where {text!r} is no condition: {error}. {_EXAMPLE}") from None
-    unknown = sorted(fields.difference(known)) if known is not None else []
-    if unknown:
-        names = ", ".join(["id", *sorted(known or ())])
+    if known is not None and (unknown := sorted(fields.difference(known))):
+        names = ", ".join(["id", *sorted(known)])
         raise InputError(
             f"--where {text!r}: no document has the field {unknown[0]!r}. The index has: {names}."
         )
@@ -73,9 +72,9 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
     """A comparison as SQL that is 0 or 1: the negation of NULL would be NULL.
 
     No text of a condition becomes SQL: fields and values are added to the parameters. Numbers
-    compare with numbers. A string compares with any value as it is written: '007' is stored as
-    text, but '2020' as a number. True and false are so in quotes, too, as JSON's and as the
-    TRUE of a table: a condition finds the same documents in a file of any kind.
+    compare with numbers, and with texts of numbers, such as '19.90'; '007' is none. A string
+    compares with any value as it is written. True and false are so in quotes, too, as JSON's and
+    as the TRUE of a table: a condition finds the same documents in a file of any kind.
     """
     field = part["field"].strip("`")
 
@@ -99,7 +98,9 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         else:
             # Each call of `column` appends the path to the parameters, in the order of the
             # placeholders; the value comes last.
-            sql = f"(typeof({column()}) IN ('integer', 'real') AND {column()} {sign} ?)"
+            # The text of a number is valid JSON: the price 19.90 of a CSV, but not the code 007.
+            number = f"json_type({column()}) IN ('integer', 'real') AND {column()} + 0 {sign} ?"
+            sql = f"CASE WHEN json_valid({column()}) THEN {number} ELSE 0 END"
             # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63
             parameters.append(int(word) if exact else float(word))

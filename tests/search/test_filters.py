@@ -12,8 +12,8 @@ from roformer_tf.search.filters import parse_filter
 ROWS = [
     {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True, "stock": "TRUE"},
     {"id": "b", "year": 2020, "lang": "en", "标 题": "引'号\"", "draft": False, "stock": "False"},
-    {"id": "c", "year": 2021, "lang": "zh", "score": -1.5, "a.b": "x%y"},
-    {"id": "8", "lang": "it's", "stock": True},
+    {"id": "c", "year": 2021, "lang": "zh", "score": -1.5, "a.b": "x%y", "price": "19.90"},
+    {"id": "8", "lang": "it's", "stock": True, "price": "007"},
     {"id": None, "year": "unknown", "lang": "ZH-tw"},
 ]
 CASES = {
@@ -32,6 +32,8 @@ CASES = {
     "score is null": "b8-",
     "score is not null": "ac",
     "score < -1": "c",
+    "price > 5": "c",  # as CSV has it
+    "price = 19.9 and price = '19.90'": "c",
     "draft = true": "a",
     "draft = FALSE": "b",
     "`stock` = true": "a8",  # as text in spreadsheets, and in the CSV of pandas
