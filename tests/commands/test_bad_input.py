@@ -71,9 +71,7 @@ CALLS = {
     f"pretrain {CORPUS} --init-from released.zip": ["Remove --vocab-size"],
     f"pretrain {CORPUS} --architecture nowhere.json": ["nowhere.json"],
     f"pretrain {CORPUS} --architecture corpus.txt": ["corpus.txt", "JSON"],
-    f"pretrain {CORPUS} --architecture layers.json": [
-        "layers.json lacks 'hidden_size', "
-    ],
+    f"pretrain {CORPUS} --architecture layers.json": ["layers.json lacks 'hidden_size', "],
     f"pretrain {CORPUS} --dropout 1": ["dropout"],
     f"pretrain {CORPUS} --steps 0": ["steps is 0"],
     f"pretrain {CORPUS} --steps many": ["--steps"],
