@@ -1,14 +1,11 @@
-"""An application of one model or several: page, /health, /metrics, /docs, key, limits and errors.
+"""An application of one model or several: page, /health, /metrics, /docs, limits and errors.
 
 One model has its routes at /. Of several, each has them at /models/NAME/, and at / are those of
 all: see `model_choice`.
 """
 
 import asyncio
-import base64
-import binascii
 import json
-import secrets
 import time
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -29,8 +26,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
+from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response, own_path
+from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response
 from roformer_tf.serving.model_choice import add_choice, no_other_model, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import ServedModel, ServedModels
@@ -40,11 +38,6 @@ MEGABYTE = 1_000_000
 # zlib's `wbits` of a gzip header and the largest window.
 GZIP = 31
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
-# Paths that load balancers ask, without a key.
-OPEN = ("/health", "/healthz", "/readyz")
-REASON = 'the API key is missing or wrong; send the header "Authorization: Bearer KEY"'
-# Browsers ask the user for a name and a password: so the page of the service can be used.
-CHALLENGE = {"WWW-Authenticate": 'Basic realm="roformer_tf"'}
 
 
 class ModelRoutes(NamedTuple):
@@ -103,7 +96,7 @@ def create_app(
         _add_pages(model, names)
         _add_models(model.router, [model.name])
     # From here on, the order matters: `app.openapi()` keeps its first result, which `add_choice`
-    # and `_describe_key` change. A route that is added after them is missing in /docs.
+    # and `describe_key` change. A route that is added after them is missing in /docs.
     _add_probes(app, batchers)
     if len(models) == 1:
         app.include_router(models[0].router)
@@ -119,7 +112,7 @@ def create_app(
         _add_models(app, names)
         add_choice(app, {model.name: model.router for model in models})
     if api.key is not None:
-        _describe_key(app)
+        describe_key(app)
     return app
 
 
@@ -189,44 +182,6 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
         if model not in served:
             raise HTTPException(404, unknown_model(model, names))
         return served[model]
-
-
-def _describe_key(app: FastAPI) -> None:
-    """Add the key that clients must send to the OpenAPI description."""
-    schema = app.openapi()
-    kinds = {"bearer": {"type": "http", "scheme": "bearer"}}
-    schema.setdefault("components", {})["securitySchemes"] = kinds
-    for path, operations in schema["paths"].items():
-        for operation in operations.values() if path not in OPEN else ():
-            operation["security"] = [{"bearer": []}]
-
-
-class ApiKey:
-    """ASGI middleware: refuse requests without the key, before their bodies are read."""
-
-    def __init__(self, app: ASGIApp, key: str) -> None:
-        self._app, self._key = app, key.encode()
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application, or send status 401."""
-        if scope["type"] != "http" or own_path(scope) in OPEN or self._is_allowed(scope):
-            await self._app(scope, receive, send)
-            return
-        await error_response(Request(scope), 401, REASON, CHALLENGE)(scope, receive, send)
-
-    def _is_allowed(self, scope: Scope) -> bool:
-        header = dict(scope["headers"]).get(b"authorization", b"")
-        kind, _, value = header.partition(b" ")
-        if kind.lower() == b"basic":
-            try:
-                # Basic is NAME:PASSWORD in base64: the key is the password, the name may be any.
-                value = base64.b64decode(value, validate=True).partition(b":")[2]
-            except binascii.Error:
-                return False
-        elif kind.lower() != b"bearer":
-            return False
-        # in constant time: an attacker cannot measure how much of the key is right
-        return secrets.compare_digest(value.strip(), self._key)
 
 
 class JsonBodies:
