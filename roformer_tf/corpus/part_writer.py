@@ -72,7 +72,8 @@ class PartWriter:
         remaining, repeated_lines = filtered(part.texts, self.config)
         kept = [text for text in remaining if text is not None]
         for text in kept:
-            texts[HELD_OUT if is_held_out(text, self.config.held_out) else TRAIN].append(text)
+            held_out = is_held_out(text, self.config.held_out)
+            texts[HELD_OUT if held_out else TRAIN].append(text)
         # Two workers of a cluster may write the same part at once: both write the same bytes, under
         # temporary names of their own.
         written = {

@@ -57,7 +57,9 @@ class EncodedTexts:
 
         None: there is no limit, as texts are read in windows.
         """
-        return np.maximum(0, self.lengths - (limit or self.lengths))
+        if limit is None:
+            return np.zeros_like(self.lengths)
+        return np.maximum(0, self.lengths - limit)
 
     @property
     def row_lengths(self) -> Ints:

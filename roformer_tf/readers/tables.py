@@ -106,7 +106,9 @@ def open_table(
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
         if merged:
-            notes.append(Message("Merged ranges whose value each row has: {x:,}.", x=merged))
+            notes.append(
+                Message("Merged ranges filled with their value: {ranges:,}.", ranges=merged)
+            )
     else:
         usual = "," if kind == "csv" else "\t"
         delimiter = _find_delimiter(path, usual, encoding, find_top)

@@ -233,7 +233,7 @@ def test_merged_label_cells_apply_to_each_row(write):
     merged = [f"B{i}:B{i + 2}" for i in range(2, 14, 3)]
     layout, examples = read(write("merged.xlsx", as_xlsx(*rows, merge=merged)))
     assert examples == [((f"第{i}条评论",), "好坏"[i // 3 % 2]) for i in range(12)]
-    assert "Merged ranges whose value each row has: 4." in layout.report
+    assert "Merged ranges filled with their value: 4." in layout.report
 
 
 def test_formulas_without_a_stored_value_are_rejected_as_labels(write):
