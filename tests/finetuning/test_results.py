@@ -15,7 +15,7 @@ from roformer_tf.cli import main
 from roformer_tf.finetuning.command import read_sets, split_sets
 from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.results import Results
+from roformer_tf.finetuning.results import FittedBaseline, Results
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trial import TrialResult
@@ -367,6 +367,19 @@ def test_the_validation_set_selects_the_training():
     first, second = trained(0.7, 0.9), trained(0.8, 0.6)
     for trials in ([first, second], [second, first]):
         assert Results(SimpleNamespace(sets=Sets([], [], TEST, [])), trials).best is second
+
+
+def test_the_best_baseline_is_the_first():
+    examples = [Example((text,), label, "") for text, label in (("坏", "差"), ("棒", "好"))]
+    right = [Prediction(example.label, np.array([0.5, 0.5], np.float32)) for example in examples]
+    task = Classification(labels=("差", "好"))
+    search = SimpleNamespace(sets=Sets([], [], examples, []), metric=ACCURACY)
+    trial = SimpleNamespace(valid=[])
+    results = Results(search, [SimpleNamespace(task=task, trial=trial, goodness=0.0)])
+    weak, good = FittedBaseline("weak", [], right[::-1]), FittedBaseline("good", [], right)
+    for fitted in ([weak, good], [good, weak]):
+        vars(results)["_fitted"] = [fitted]  # a cached property
+        assert [name for name, _ in results._baselines()[0]] == ["good", "weak"]
 
 
 def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models():
