@@ -2,11 +2,13 @@
 
 import json
 from dataclasses import replace
+from itertools import permutations
 from math import log, sqrt
 
 import keras
 import numpy as np
 import pytest
+from scipy.stats import rankdata
 
 import roformer_tf
 from roformer_tf.adaptation import finetune
@@ -186,6 +188,27 @@ def test_the_chosen_weight_is_never_worse_than_the_search(sign, useful):
     assert task.metrics.is_right(gold[0], predictions[0]) == useful
 
 
+@pytest.mark.parametrize("relevance", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)])
+@pytest.mark.parametrize("search", [(5, 5, 5), (5, 3, 3), (5, 5, 3)])
+def test_documents_with_equal_scores_have_their_expected_rank(relevance, search):
+    """In the order of the file, a search without any match would be perfect if that is."""
+    orders = [
+        [relevance[i] for i in order]
+        for order in permutations(range(3))
+        if [search[i] for i in order] == [*search]
+    ]
+    ranks = [[rank for rank, value in enumerate(order, 1) if value] for order in orders]
+    gold, task = Judgment(tuple(map(float, relevance)), search), Reranking(**COLUMNS, weight=0.0)
+    prediction = Prediction((), np.full(3, 0.5, np.float32))
+    expected = np.mean(ranks, axis=0)
+    assert task.metrics.sureness(gold, prediction) == pytest.approx(expected[0])
+    figures = task.metrics.compute([gold], [prediction])
+    assert figures["mrr_at_10"] == pytest.approx(1 / expected[0])
+    gains = [sum(1 / np.log2(1 + x)) for x in (expected, np.arange(1, len(expected) + 1))]
+    assert figures["ndcg_at_10"] == pytest.approx(gains[0] / gains[1])
+    assert task.metrics.is_right(gold, prediction) == all(order[0] for order in orders)
+
+
 @pytest.mark.parametrize("weight", [0.99, 1.0])  # logits of random weights hardly differ
 def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
     """Both combine the scores in the same way, whatever the scale of the search scores."""
@@ -242,7 +265,7 @@ def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
             embed = VectorSettings().open(first_stage).embed
             highest = np.maximum(bm25_scores.max(axis=1, keepdims=True), 1e-9)
             scores = bm25_scores / highest + embed(pairs) @ embed(pairs.values()).T
-        ranks = (-scores).argsort(axis=1, kind="stable").argsort(axis=1).diagonal() + 1
+        ranks = rankdata(-scores, axis=1).diagonal()  # equal scores have the mean of their ranks
         with eagerly():
             evaluate(
                 EvaluateConfig(

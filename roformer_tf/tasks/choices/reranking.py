@@ -180,7 +180,7 @@ class RerankingDecoding(ChoiceDecoding):
 
 
 class RerankingMetrics(Metrics):
-    """MRR@10 and nDCG@10 of the combined order."""
+    """MRR@10 and nDCG@10 of the combined order; documents with equal scores have a random one."""
 
     all: ClassVar[tuple[Metric, ...]] = (MRR, NDCG)
     sureness_kind: ClassVar[Any] = "distance"
@@ -198,10 +198,22 @@ class RerankingMetrics(Metrics):
         combined = fused(label.search, prediction.scores, self.task.weight)
         return np.argsort(-combined, kind="stable").tolist()
 
-    def _ranks(self, label: Judgment, prediction: Prediction) -> list[int]:
-        """The ranks of the relevant documents, ascending."""
-        order = self._order(label, prediction)
-        return [rank for rank, i in enumerate(order, 1) if label.relevance[i] > 0]
+    def _ranks(self, label: Judgment, prediction: Prediction) -> list[float]:
+        """The ranks of the relevant documents, ascending; of equal scores the expected ones.
+
+        With scores [5, 3, 3] the second document has the rank 2.5, and so has the third: where the
+        file lists a relevant document must not matter.
+        """
+        scores = fused(label.search, prediction.scores, self.task.weight)
+        relevant = np.array(label.relevance) > 0
+        ranks: list[float] = []
+        for score in np.unique(scores[relevant])[::-1]:
+            equal = scores == score
+            # In a random order, `count` of n positions divide them into count + 1 equal distances.
+            count = int(np.sum(equal & relevant))
+            distance = (np.sum(equal) + 1) / (count + 1)
+            ranks += (np.sum(scores > score) + distance * np.arange(1, count + 1)).tolist()
+        return ranks
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a relevant document is first."""
