@@ -350,6 +350,18 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
     assert more
 
 
+@pytest.mark.parametrize("name", ["tagging", "spans"])
+def test_entities_are_fractions_of_all_entities(name):
+    """A text may have several: as fractions of the texts they were above 100 %."""
+    report = analyse(make_run(name))
+    page = markdown_page(report, "zh").partition("标签（占标签比例）")[2].partition("\n\n")[0]
+    for data in report["data"]:
+        whole = sum(data["labels"].values())
+        assert whole > data["examples"]
+        for number in data["labels"].values():
+            assert f"| {number:,} ({number / whole:.1%}) |" in page
+
+
 def test_the_label_tables_are_right_in_each_cell(counted_run, written_report):
     report, tables, _ = written_report
     test = counted_run.test
