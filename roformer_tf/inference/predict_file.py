@@ -210,7 +210,8 @@ class _Table:
             counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts += ", …"
-            if self.task.labelling.has_units:
+            # Tags such as parts of speech mark no entities: the task has no column of them.
+            if {"entities", "spans"} & set(cell_names(self.task)):
                 facts.append(Message("entities {counts}", counts=counts))
             else:
                 facts.append(Message("labels {counts}", counts=counts))

@@ -141,6 +141,16 @@ def test_the_summary_is_in_the_requested_language(finetuned, type_in, capfd):
     assert re.fullmatch(r"共 2 条文本，预测了 2 条；标签 [好坏]: \d.*；设备：CPU.*。\n", err)
 
 
+@pytest.mark.parametrize(
+    ("task", "counted"),
+    [("words", "labels (ADJ: 2|NOUN: 2|(ADJ: 1, NOUN|NOUN: 1, ADJ): 1)"), ("tagging", "entities ")],
+)
+def test_the_summary_counts_entities_or_plain_tags(task, counted, finetuned, type_in, capfd):
+    type_in("今天 天气\n".encode())
+    assert main(["predict", str(finetuned(task))]) == 0
+    assert re.match(f"1 of 1 texts predicted; {counted}", capfd.readouterr().err)
+
+
 def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     rows = [{"text": "今天"}, {"title": "?"}, "no object", {"text": "a\tb\nc"}, {"text": "天气"}]
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
