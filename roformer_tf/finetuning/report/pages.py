@@ -293,8 +293,10 @@ def model_card(
 def front_matter(report: Report) -> dict[str, Any]:
     """The hub's metadata of the model, for its search and its pages."""
     task, reported = TASKS[report["task"]], report["judged"]
-    # A metric needs a value there, so those that the data cannot give are skipped.
-    values = {name: value for name, value in report[reported].items() if value is not None}
+    # On new texts only, as in the report's first sentence. A metric needs a value there, so those
+    # that the data cannot give are skipped.
+    new = report[figures.newest(report)]
+    values = {name: value for name, value in new.items() if value is not None}
     metrics = {name: HUB_METRICS.get(name, name) for name in values}
     titles = {name: str(figures.metric_of(report, name).title) for name in values}
     results = [
