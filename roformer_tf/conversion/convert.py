@@ -179,6 +179,9 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     else:
         with temporary_folder(target) as folder:
             architecture = checkpoint.transformers_class
+            if "token_classifier" in checkpoint.parts:
+                # Heads of whole texts, such as that of multiple choice, have weights of this name.
+                architecture = (config.unknown.get("architectures") or [architecture])[0]
             ids = None if tokenizer is None else tokenizer.special_ids
             huggingface.write(folder, config, checkpoint.arrays, architecture, dtype, ids)
             if tokenizer is not None:

@@ -21,9 +21,10 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.change_vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
+from roformer_tf.tasks.choices.multiple_choice import SummaryChoices
 from roformer_tf.tasks.classification import Pair
 from tests.support import hostile_zips as hostile
-from tests.support.random_model import save_random_models
+from tests.support.random_model import random_model, save_random_models
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 SUPPORT = Path(__file__).parents[1] / "support"
@@ -110,6 +111,21 @@ def test_tensors_equal_those_of_hugging_face(family, theirs, converted, released
     assert ours.keys() - constant == want.keys() - constant
     for name in want.keys() - constant:
         assert ours[name].tobytes() == want[name].tobytes()
+
+
+@pytest.mark.parametrize("to", ["huggingface", "own"])
+def test_a_model_of_multiple_choice_remains_one(to, tmp_path):
+    """Its layer has the names of a tagger's, so only its class in the config shows what it is."""
+    keras.utils.set_random_seed(3)
+    random_model(SummaryChoices()).save_pretrained(tmp_path / "start")
+    config = json.loads((tmp_path / "start/config.json").read_text())
+    config["architectures"] = ["RoFormerForMultipleChoice"]
+    (tmp_path / "start/config.json").write_text(json.dumps(config))
+    example, folders = ("今天天气", ["很好", "公园", "学习"]), (tmp_path / "start", tmp_path / to)
+    run(*folders, to)
+    before, after = (roformer_tf.load(folder, engine="keras")(example) for folder in folders)
+    assert len(before["scores"]) == 3
+    assert after == before
 
 
 @pytest.mark.parametrize(
