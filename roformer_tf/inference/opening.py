@@ -310,6 +310,14 @@ class OpenedModel:
         if self.precision == "int8":
             measured = f"roformer-tf evaluate {self.name} --precision int8 --data F"
             notes.append(f"int8 may change some answers: `{measured}` measures its accuracy.")
+        # A regression of transformers has a problem_type, and that of a CrossEncoder no activation.
+        activation = str(config.unknown.get("sentence_transformers"))
+        is_number = "Identity" in activation or config.unknown.get("problem_type")
+        if task.name == "regression" and not (self.has_task_file or is_number):
+            notes.append(
+                f"{self.name} has one output, and its score is the logit. The CrossEncoder of "
+                "sentence-transformers gives the sigmoid of it."
+            )
         part = task.decoding.graph_part
         changes = {"attention_type": self.vector_attention} if part == "pooled" else {}
         model = self.model(part, task.objective.model_name, choice, changes=changes)

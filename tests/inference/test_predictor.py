@@ -17,11 +17,14 @@ import pytest
 import roformer_tf
 from roformer_tf import InputError, RoFormerEncoder, RoFormerForMaskedLM, RoFormerTokenizer
 from roformer_tf.cli import main
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.predictor import Predictor
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.regression import Regression
+from tests.support.random_model import random_model
 
 TEXTS = ["今天天气很好", "好", "我们去公园学习，" * 9, "北京", "上海的天气", "今天去北京了"]
 PAIRS = [(TEXTS[0], TEXTS[1]), (TEXTS[2], TEXTS[3]), (TEXTS[4], TEXTS[4])]
@@ -299,6 +302,24 @@ def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     with pytest.raises(InputError, match="predicts 3 numbers; only models of one number"):
         roformer_tf.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "noted"),
+    [
+        ({}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.activation.Sigmoid"}}, True),
+        ({"sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"}}, False),
+        ({"problem_type": "regression"}, False),
+    ],
+)
+def test_the_logit_of_a_cross_encoder_is_noted(settings, noted, tmp_path):
+    keras.utils.set_random_seed(1)
+    random_model(Regression()).save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text("utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps(config | settings), "utf-8")
+    notes = open_finetuned(tmp_path, "keras").notes
+    assert any("has one output, and its score is the logit" in note for note in notes) == noted
 
 
 # Errors
