@@ -12,8 +12,10 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trainer import check_loss
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.choices.cloze import LabelWords
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import parse_task
 from tests.support.finetuned import predict
 from tests.support.random_model import random_model, tokenizer_of
@@ -53,6 +55,12 @@ def test_label_scores_are_mean_log_probabilities_in_the_gap():
         np.testing.assert_allclose(prediction.scores, probabilities, rtol=1e-4)
         assert prediction.label == TASK.labels[int(np.argmax(probabilities))]
         assert TASK.decoding.as_json(EXAMPLES[0], prediction)["label"] == prediction.label
+
+
+@pytest.mark.parametrize("setting", [{"label_smoothing": 0.1}, {"class_weights": "balanced"}])
+def test_settings_of_a_classifier_are_refused_with_the_method_that_has_them(setting):
+    with pytest.raises(InputError, match=r"is for --method full, not for cloze\. Remove --"):
+        check_loss(TASK, LossConfig(**setting))
 
 
 def test_targets_are_label_indices():

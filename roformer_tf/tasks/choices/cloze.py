@@ -5,7 +5,7 @@ multiple-choice` has candidates for a gap, or pairs where some text has none. Wi
 --method cloze`, the names of labels fill the gap of a sentence about the text.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from roformer_tf.tasks.classification import (
 )
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.losses import Tensor, mean_log_probabilities, softmax_losses
+from roformer_tf.tasks.objective import OF_LABELS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
@@ -161,6 +162,14 @@ class LabelWordsLabelling(ClassificationLabelling):
         return ChoiceBatches(self.encode(examples, tokenizer), targets)
 
 
+class LabelWordsObjective(ClozeObjective):
+    """The labels of an example are its candidates."""
+
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        OF_LABELS, "is for --method full, not for cloze."
+    )
+
+
 class LabelWordsDecoding(LabelDecoding, ClozeDecoding):
     """Scores of the labels in the gap (C,) → the most probable label, by a softmax over them."""
 
@@ -173,7 +182,7 @@ class LabelWords(Task):
     title: ClassVar[str] = Classification.title
     compares: ClassVar[bool] = True
     labelling = part(LabelWordsLabelling)
-    objective = part(ClozeObjective)
+    objective = part(LabelWordsObjective)
     decoding = part(LabelWordsDecoding)
     metrics = part(ClassificationMetrics)
 
