@@ -58,6 +58,20 @@ def check_all_layers():
     assert sum(layer is inner for layer in actual) == 1, "a layer inside another is missing"
 
 
+def check_output_mask():
+    class First(keras.layers.Layer):
+        supports_masking = True
+
+        def call(self, x, mask=None):
+            first = x[:, :1]
+            internals.set_output_mask(first, mask[:, :1])
+            return first
+
+    tokens = np.array([[0, 3, 5]])
+    output = First()(keras.layers.Embedding(8, 4, mask_zero=True)(tokens))
+    assert keras.ops.convert_to_numpy(output._keras_mask).tolist() == [[False]]
+
+
 def check_call_context():
     from keras.src.backend.common import global_state
 
@@ -237,6 +251,7 @@ CHECKS = {
     "MultiHeadAttention._compute_attention": check_attention_hook,
     "MultiHeadAttention._build_attention": check_attention_build,
     "Layer._flatten_layers": check_all_layers,
+    "keras.src.backend.common.masking.set_keras_mask": check_output_mask,
     "keras.src.backend.common.global_state: current_call_ctx": check_call_context,
     "keras.src.backend.common.stateless_scope.in_stateless_scope": check_stateless_scope,
     "Variable._initializer": check_initializer,

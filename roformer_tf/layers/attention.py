@@ -7,7 +7,7 @@ import keras
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.internals import all_layers
+from roformer_tf.internals import all_layers, set_output_mask
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.layers import axes
 from roformer_tf.layers.masks import both, check_one_length, gather_positions, same_sequence, within
@@ -119,6 +119,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             check_one_length(query, value, sequence_ids)
         if sequence_ids is not None:
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
+        input_mask = query_mask
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
         if attention_mask is not None and len(attention_mask.shape) == 4:
@@ -149,9 +150,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             axes.current_positions.reset(token)
         if positions is None:
             return output
-        if return_attention_scores:
-            return gather_positions(output[0], positions), output[1]
-        return gather_positions(output, positions)
+        output, *scores = output if return_attention_scores else (output,)
+        output = gather_positions(output, positions)
+        if input_mask is not None:  # else later layers would get that of all T positions
+            set_output_mask(output, ops.take_along_axis(input_mask, positions, axis=1))
+        return (output, *scores) if scores else output
 
     def _compute_attention(
         self,
@@ -196,6 +199,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return spec
         output, *scores = spec if isinstance(spec, tuple) else (spec,)
         output = keras.KerasTensor((*positions.shape, *output.shape[2:]), output.dtype)
+        if kwargs.get("query_mask") is not None:
+            set_output_mask(output, ops.take_along_axis(kwargs["query_mask"], positions, axis=1))
         return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:

@@ -311,6 +311,34 @@ def test_masks_propagated_by_keras_are_used():
     np.testing.assert_allclose(implied[:, :3], arguments, atol=1e-5)
 
 
+@pytest.mark.parametrize("how", ["eager", "functional", "per head"])
+@pytest.mark.parametrize("scores", [False, True])
+def test_selected_positions_have_their_own_mask(how, scores):
+    """With the mask of all tokens, the mean of the next layer fails, or counts padding."""
+    tokens, at = np.array([[5, 3, 2, 0, 0], [1, 4, 6, 7, 2]]), np.array([[2, 4, 0], [3, 3, 1]])
+    embedding, layer = keras.layers.Embedding(8, D, mask_zero=True), make()
+    mean = keras.layers.GlobalAveragePooling1D()
+    more = {"return_attention_scores": scores}
+    more |= {"attention_mask": np.ones((2, 1, 5, 5), bool)} if how == "per head" else {}
+
+    def compute(tokens, at):
+        x = embedding(tokens)
+        selected = layer(x, x, positions=at, **more)
+        return mean(selected[0] if scores else selected)
+
+    if how == "functional":
+        inputs = keras.Input((5,), dtype="int32"), keras.Input((3,), dtype="int32")
+        got = keras.Model(inputs, compute(*inputs))((tokens, at))
+    else:
+        got = compute(tokens, at)
+    real = tokens != 0
+    table = to_float64(embedding.embeddings)
+    want, _ = attend(*2 * [table[tokens]], layer.get_weights(), visible=same(real.astype(int)))
+    kept = np.take_along_axis(real, at, 1)[..., None]
+    want = (np.take_along_axis(want, at[..., None], 1) * kept).sum(1) / kept.sum(1)
+    np.testing.assert_allclose(to_float64(got), want, atol=1e-5)
+
+
 def test_attention_scores_are_returned():
     x, layer = tensor(B, T, D), make()
     want, probabilities = attend(x, x, layer.get_weights(), visible=same(ids))

@@ -49,6 +49,12 @@ PRIVATE_NAMES = (
     ),
     PrivateName(
         "keras",
+        "keras.src.backend.common.masking.set_keras_mask",
+        "the mask that it sets in `call` is that of the output, in place of the first input's",
+        "`compute_mask`, which gets no other argument of `call`",
+    ),
+    PrivateName(
+        "keras",
         "keras.src.backend.common.global_state: current_call_ctx",
         "set while a layer is called, and None outside",
         "a wrapper of every layer's call, which other libraries' layers lack",
