@@ -240,7 +240,8 @@ class Results:
             return [FittedBaseline(name, x, x) for name, x in baselines]
         if task.metrics.linear_model:
             folds = trial.folds if trial.cross_validated else ()
-            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds)
+            balanced = self.search.config.loss.balanced
+            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds, balanced)
             of = partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
         name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)

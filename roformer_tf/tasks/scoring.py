@@ -15,7 +15,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
-from roformer_tf.tasks.tfidf import LinearModel
+from roformer_tf.tasks.tfidf import LinearModel, Setting
 from roformer_tf.translation import Message
 
 # Maximum number of mistakes in a report.
@@ -195,7 +195,7 @@ class Metrics(Part):
         """Predict the test set by a rule, if there is no `linear_model`; [] without a rule, too."""
         return Message(""), []
 
-    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+    def fit_linear(self, targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
         """Fit `linear_model` to features (N, F) and the targets (N, …) of `Labelling.target`."""
         raise NotImplementedError(f"{type(self).__name__} has no linear model")
 
