@@ -259,13 +259,19 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     """Compare predicted probabilities (M,) with how often they are right, (M,) bool.
 
     → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
+    "chance": its 95 % quantile where the probabilities are perfect,
     "bins": [{"from", "to", "count", "probability": mean, "right": fraction}], no empty ones}.
     """
     # A probability of 1 is in the last bin, not in one of its own.
     number = np.minimum((probability * BINS).astype(int), BINS - 1)
     bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
     distances = [x["count"] * abs(x["probability"] - x["right"]) for x in bins]
-    return {"ece": sum(distances) / len(right), "bins": bins}
+    # Of few examples, the fraction that is right differs from any probability.
+    counts, means = (np.array([x[key] for x in bins]) for key in ("count", "probability"))
+    rights = np.random.default_rng(0).binomial(counts, means, (1000, len(bins)))
+    by_chance = np.abs(rights - counts * means).sum(axis=1) / len(right)
+    chance = float(np.quantile(by_chance, 0.95))
+    return {"ece": sum(distances) / len(right), "chance": chance, "bins": bins}
 
 
 def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[JsonObject]:
