@@ -1,5 +1,6 @@
 """Results of the training runs of a search: the data of the report, and the output files."""
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,6 +8,8 @@ from functools import cached_property, partial
 from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -240,15 +243,16 @@ class Results:
             return [FittedBaseline(name, x, x) for name, x in baselines]
         if task.metrics.linear_model:
             folds = trial.folds if trial.cross_validated else ()
-            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds)
+            balanced = self.search.config.loss.balanced
+            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds, balanced)
             of = partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
         name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)
         size = len(trial.valid)
         return [FittedBaseline(name, predictions[:size], predictions[size:])]
 
-    def _duplicates(self) -> Duplicates | None:
-        """Reported texts that occur elsewhere; those of folds are never in their training set."""
+    def _duplicates(self) -> Duplicates:
+        """Reported texts that occur elsewhere, or more than once."""
         sets, trial, task = self.search.sets, self.best.trial, self.search.task
         question = task.labelling.question
         # Of reranking only queries count: their documents are those of searches that differ.
@@ -257,12 +261,16 @@ class Results:
         def compared(examples: Sequence[Example]) -> list[Example]:
             return [example._replace(texts=example.texts[:count]) for example in examples]
 
-        train, valid = map(compared, (trial.train, trial.valid))
         if sets.test:  # a text in both training and validation counts as one of training
-            return duplicates(train, compared(sets.test), valid, question)
-        if sets.folds or trial.cross_validated:
-            return None
-        return duplicates(train, valid, question=question)
+            parts = compared(trial.train), compared(sets.test), compared(trial.valid)
+            return duplicates(*parts, question)
+        # In a cross-validation each part has a training set of its own.
+        splits = [(result.trial.train, result.trial.valid) for result in self.validated]
+        if trial.cross_validated:
+            splits = list(trial.folds)
+        in_train = [duplicates(*map(compared, split)).in_train for split in splits]
+        found = duplicates(compared(sets.train), compared(self.examples), question=question)
+        return dataclasses.replace(found, in_train=np.concatenate(in_train))
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer

@@ -209,8 +209,9 @@ class Search:
         if not self.task.metrics.linear_model or not (wanted == "yes" or automatic):
             return None
         if id(train) not in self.fitted:
+            options = self.metric, folds, self.config.loss.balanced
             try:
-                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric, folds)
+                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, *options)
             except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
                 if wanted == "yes":
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error

@@ -114,11 +114,10 @@ class Trainer:
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
     """The loss of a task. Balanced weights are counted in `targets`, one for each example."""
-    balanced = config.class_weights == "balanced"
     return TaskLoss(
         task.name,
         **{name: getattr(config, name) for name in SETTINGS},
-        class_weights=task.objective.class_weights(targets).tolist() if balanced else None,
+        class_weights=task.objective.class_weights(targets).tolist() if config.balanced else None,
         crf=task.crf,
         taught=config.teacher is not None,
     )

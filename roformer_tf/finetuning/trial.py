@@ -151,8 +151,9 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     task = opened.task  # with the choices on the validation set
     predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
     if tfidf is not None:
-        parts = tfidf.model, trial.valid, alone["valid"]
-        lexical = choose_lexical(task, *parts, trial.config.lexical_features, tfidf.held_out)
+        parts, config = (tfidf.model, trial.valid, alone["valid"]), trial.config
+        options = config.lexical_features, tfidf.held_out, config.loss.balanced
+        lexical = choose_lexical(task, *parts, *options)
         gain = Message("no gain on the validation set")
         if lexical is not None:
             gain = Message("weight {weight:.0%}", weight=lexical.weight)

@@ -49,7 +49,7 @@ class Duplicates:
     within: int
     """Training examples whose texts occur earlier in train, too."""
     contradicting: int
-    """Different texts with more than one label, in both sets together. The order of a pair counts
+    """Different texts with more than one label, in all sets together. The order of a pair counts
     here: its mirror image may have another label. The label of a triple is the text it names."""
 
     @property
@@ -79,7 +79,7 @@ def duplicates(
     first: dict[bytes, Label | None] = {}
     contradicting = {
         key
-        for key, answer in map(question, (*train, *test))
+        for key, answer in map(question, (*train, *valid, *test))
         if first.setdefault(key, answer) != answer
     }
     return Duplicates(

@@ -24,7 +24,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, confusion
-from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
+from roformer_tf.tasks.tfidf import LinearModel, Setting, fit_logistic
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
@@ -98,11 +98,11 @@ class ClassificationMetrics(Metrics):
             metrics.ROC_AUC: partial(metrics.roc_auc, is_last, of_last),
         }
 
-    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+    def fit_linear(self, targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
         """A model of each label against the rest; of two labels one model, of the second."""
         labels = np.arange(len(self.task.labels))
         is_label = targets[:, None] == (labels[1:] if len(labels) == 2 else labels)
-        return fit_logistic(is_label, features, strength)
+        return fit_logistic(is_label, features, setting)
 
     def linear_logits(self, outputs: np.ndarray) -> np.ndarray:
         """Of two labels 0 and the output; of several the logarithms of their probabilities."""

@@ -18,6 +18,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError
+from roformer_tf.tasks.losses import PLAIN
 from roformer_tf.tasks.task_settings import Examples, Prediction
 from roformer_tf.tasks.tfidf import LinearModel, TfIdf, TfIdfModel
 
@@ -91,10 +92,11 @@ def choose_lexical(
     predictions: Sequence[Prediction],
     wanted: Wanted = "auto",
     held_out: np.ndarray | None = None,
+    balanced: bool = False,
 ) -> LexicalFeatures | None:
     """The factors with the lowest loss on the validation set, for the model's predictions there.
 
-    held_out: as for `LexicalFeatures.combined`.
+    held_out: as for `LexicalFeatures.combined`. balanced: whether the loss has class weights.
     None where "auto" finds no gain beyond chance over the model at its best temperature: more than
     the standard error of the gain.
     """
@@ -104,12 +106,13 @@ def choose_lexical(
     logits = task.decoding.logits(np.stack([x.scores for x in predictions]))
     parts = np.stack([logits, model.logits(task, valid) if held_out is None else held_out])
     targets = np.stack([task.labelling.target(example) for example in valid])
+    weights = task.objective.class_weights(targets) if balanced else None
 
     def losses(factors: np.ndarray) -> np.ndarray:
         """(N,) float64, with factors of the first part or of both."""
         # Σ factor · part. A single factor is the inverse of a temperature, of the model alone.
         mixed = np.tensordot(factors, parts[: len(factors)], 1).astype(np.float32)
-        return np.asarray(task.objective.losses(targets, mixed), np.float64)
+        return np.asarray(task.objective.losses(targets, mixed, PLAIN, weights), np.float64)
 
     def best(number: int) -> np.ndarray:
         # The penalty draws factors towards the start: equal parts, or the model at a temperature of

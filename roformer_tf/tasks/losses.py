@@ -57,6 +57,11 @@ class LossConfig:
         check_numbers(self, "label_smoothing", at_least=0, below=1)
         check_numbers(self, "focal", "r_drop", "fgm", at_least=0)
 
+    @property
+    def balanced(self) -> bool:
+        """Whether there are class weights."""
+        return self.class_weights == "balanced"
+
 
 PLAIN = LossConfig()
 

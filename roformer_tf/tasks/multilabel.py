@@ -17,7 +17,7 @@ from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics, Probabilities
-from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
+from roformer_tf.tasks.tfidf import LinearModel, Setting, fit_logistic
 from roformer_tf.top_k import top_k
 
 # Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
@@ -130,9 +130,9 @@ class MultilabelMetrics(Metrics):
         """Each label."""
         return {(name,) for name in label}
 
-    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+    def fit_linear(self, targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
         """A model of each label."""
-        return fit_logistic(targets > 0, features, strength)
+        return fit_logistic(targets > 0, features, setting)
 
     def probabilities(self, examples: Examples, predictions: Predictions) -> Probabilities:
         """Of every label of every example."""

@@ -18,7 +18,7 @@ from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
-from roformer_tf.tasks.tfidf import LinearModel
+from roformer_tf.tasks.tfidf import LinearModel, Setting
 from roformer_tf.translation import Message
 
 NO_LABELS = "is about labels, but a regression has numbers."
@@ -118,11 +118,11 @@ class RegressionMetrics(Metrics):
             metrics.RMSE: lambda weights: np.sqrt(squares(weights)),
         }
 
-    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+    def fit_linear(self, targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
         """Ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""
         from sklearn.linear_model import Ridge
 
-        model = Ridge(alpha=10 / strength).fit(features, targets[:, 0])
+        model = Ridge(alpha=10 / setting.strength).fit(features, targets[:, 0])
         return LinearModel(model.coef_[:, None], np.array([model.intercept_]))
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:

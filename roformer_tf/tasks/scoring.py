@@ -15,7 +15,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
-from roformer_tf.tasks.tfidf import LinearModel
+from roformer_tf.tasks.tfidf import LinearModel, Setting
 from roformer_tf.translation import Message
 
 # Maximum number of mistakes in a report.
@@ -195,7 +195,7 @@ class Metrics(Part):
         """Predict the test set by a rule, if there is no `linear_model`; [] without a rule, too."""
         return Message(""), []
 
-    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+    def fit_linear(self, targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
         """Fit `linear_model` to features (N, F) and the targets (N, …) of `Labelling.target`."""
         raise NotImplementedError(f"{type(self).__name__} has no linear model")
 
@@ -259,13 +259,19 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     """Compare predicted probabilities (M,) with how often they are right, (M,) bool.
 
     → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
+    "chance": its 95 % quantile where the probabilities are perfect,
     "bins": [{"from", "to", "count", "probability": mean, "right": fraction}], no empty ones}.
     """
     # A probability of 1 is in the last bin, not in one of its own.
     number = np.minimum((probability * BINS).astype(int), BINS - 1)
     bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
     distances = [x["count"] * abs(x["probability"] - x["right"]) for x in bins]
-    return {"ece": sum(distances) / len(right), "bins": bins}
+    # Of few examples, the fraction that is right differs from any probability.
+    counts, means = (np.array([x[key] for x in bins]) for key in ("count", "probability"))
+    rights = np.random.default_rng(0).binomial(counts, means, (1000, len(bins)))
+    by_chance = np.abs(rights - counts * means).sum(axis=1) / len(right)
+    chance = float(np.quantile(by_chance, 0.95))
+    return {"ece": sum(distances) / len(right), "chance": chance, "bins": bins}
 
 
 def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[JsonObject]:

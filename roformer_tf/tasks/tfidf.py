@@ -48,7 +48,7 @@ SparseRow: TypeAlias = tuple[np.ndarray, np.ndarray]
 
 
 class Setting(NamedTuple):
-    """The settings of TF-IDF and a linear model that are tuned."""
+    """The settings of TF-IDF and a linear model; all but the last are tuned."""
 
     # Characters of the longest n-gram, at most 3; 0 for jieba's words.
     longest: int = 3
@@ -57,6 +57,8 @@ class Setting(NamedTuple):
     # C, the inverse of regularisation. More than scikit-learn's default of 1 is usual, because most
     # n-grams are in few texts.
     strength: float = 10.0
+    # Whether rare labels count as much as frequent ones: class weights.
+    balanced: bool = False
 
     @property
     def unit(self) -> Message:
@@ -190,7 +192,7 @@ class TfIdfModel:
                 "different n-grams would take hours"
             )
         targets = np.stack([task.labelling.target(example) for example in examples])
-        return cls(tfidf, task.metrics.fit_linear(targets, features, setting.strength))
+        return cls(tfidf, task.metrics.fit_linear(targets, features, setting))
 
     def compact(self, most: int = MAX_STORED) -> "TfIdfModel":
         """The model with its largest coefficients only, in float16."""
@@ -217,7 +219,7 @@ class TfIdfModel:
         return task.decoding.predict_all(self.logits(task, examples))
 
 
-def fit_logistic(targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+def fit_logistic(targets: np.ndarray, features: Any, setting: Setting) -> LinearModel:
     """Fit a logistic regression to each column of targets (N, C) bool; features (N, F)."""
     from sklearn.linear_model import LogisticRegression
 
@@ -232,8 +234,15 @@ def fit_logistic(targets: np.ndarray, features: Any, strength: float) -> LinearM
         # Each label against the rest, in the dual: on 119 labels of 3,000 texts this is seven times
         # as fast as one model of all labels, and as good.
         model = LogisticRegression(
-            C=strength, solver="liblinear", dual=True, tol=1e-2, max_iter=1000, random_state=0
+            C=setting.strength,
+            solver="liblinear",
+            dual=True,
+            tol=1e-2,
+            max_iter=1000,
+            random_state=0,
         )
+        if setting.balanced:
+            model.set_params(class_weight="balanced")
         model.fit(features, column)
         coefficients[:, number], intercepts[number] = model.coef_[0], model.intercept_[0]
     return LinearModel(coefficients, intercepts)
@@ -273,17 +282,20 @@ def fit_tfidf(
     valid: Examples,
     metric: Metric,
     folds: Sequence[tuple[Examples, Examples]] = (),
+    balanced: bool = False,
 ) -> FittedTfIdf:
     """TF-IDF and the task's `linear_model`, fitted to the training set.
 
     metric: selects the settings on the validation set. Without a validation set they are `USUAL`.
     folds: of a cross-validation, for each the rest and its examples; `valid` is these examples in
-    this order, and the settings are selected on them.
+    this order, and the settings are selected on them. balanced: whether labels have class weights.
     Raises InputError where that would take hours.
     """
     began = time.perf_counter()
     fitted = _at_most(training, MAX_CHARACTERS)
-    setting = _tuned(task, folds or [(training, valid)], metric) if valid else USUAL
+    usual = USUAL._replace(balanced=balanced)
+    splits = folds or [(training, valid)]
+    setting = _tuned(task, splits, metric, balanced) if valid else usual
     part = Message(
         ", fitted to {kept:,} of {all:,} training examples", kept=len(fitted), all=len(training)
     )
@@ -307,7 +319,9 @@ def fit_tfidf(
     return FittedTfIdf(name, model, time.perf_counter() - began, held_out)
 
 
-def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metric) -> Setting:
+def _tuned(
+    task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metric, balanced: bool
+) -> Setting:
     """The setting that is best on the validation sets; of equal ones the first.
 
     splits: training and validation sets. First the way to count, then the strength: 8 fits instead
@@ -329,7 +343,7 @@ def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metri
         _, scores = task.metrics.with_choices(gold, predictions)
         return metric.goodness(scores)
 
-    best = max(COUNTED, key=goodness)
+    best = max((setting._replace(balanced=balanced) for setting in COUNTED), key=goodness)
     return max((best._replace(strength=strength) for strength in STRENGTHS), key=goodness)
 
 

@@ -407,3 +407,30 @@ def test_a_query_of_training_is_not_new_whatever_documents_the_search_adds():
     repeated = Results(search, [SimpleNamespace(trial=trial, goodness=0.0)])._duplicates()
     assert repeated.in_train.tolist() == [False, True]
     assert (repeated.within, repeated.contradicting) == (0, 0)
+
+
+@pytest.mark.parametrize("method", ["full", "vectors"])
+def test_a_cross_validation_reports_repeated_and_contradicting_texts(method):
+    """No text of a fold is in its training set, but a fold may have a text twice."""
+    rows = [("一", "0"), ("一", "1"), ("二", "1"), ("三", "0"), ("三", "0"), ("四", "1")]
+    examples = [Example((text,), label, "") for text, label in rows]
+    parts = [(examples[3:], examples[:3]), (examples[:3], examples[3:])]
+    is_cross_validated = method == "vectors"
+    trials = [
+        SimpleNamespace(train=rest, valid=fold, cross_validated=False) for rest, fold in parts
+    ]
+    if is_cross_validated:
+        trials = [
+            SimpleNamespace(train=examples, valid=examples, cross_validated=True, folds=parts)
+        ]
+    sets = Sets(examples, [], [], [] if is_cross_validated else parts)
+    search = SimpleNamespace(sets=sets, task=Classification(labels=("0", "1")))
+    results = Results(search, [SimpleNamespace(trial=trial, goodness=0.0) for trial in trials])
+    repeated = results._duplicates()
+    assert not repeated.in_train.any()
+    assert repeated.repeated.tolist() == [False, True, False, False, True, False]
+    assert (repeated.within, repeated.contradicting) == (2, 1)
+    # Where a fold has a text of its training set, as in a query of several passages, it is counted.
+    if not is_cross_validated:
+        trials[1].train.append(examples[5])
+        assert results._duplicates().in_train.tolist() == [False] * 5 + [True]

@@ -102,8 +102,8 @@ def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
 ):
     fitted = []
 
-    def fit(task, train, valid, metric, held_out_folds):
-        fitted.append((train, valid, held_out_folds))
+    def fit(task, train, valid, metric, held_out_folds, balanced):
+        fitted.append((train, valid, held_out_folds, balanced))
 
     def result(trial, trainer, task, test):
         trial.fit_tfidf()
@@ -115,8 +115,12 @@ def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
     sets = Sets(examples[:20], examples[20:30], examples[30:], [])
     Search(settings(tmp_path), sets, None, TASK, ACCURACY).run()
     parts = folds(examples, Classification, 2, 0)
-    Search(settings(tmp_path, folds=2), Sets(examples, [], [], parts), None, TASK, ACCURACY).run()
-    assert fitted == [(examples[:20], examples[20:30], []), *((*part, []) for part in parts)]
+    weighted = settings(tmp_path, folds=2, loss=LossConfig(class_weights="balanced"))
+    Search(weighted, Sets(examples, [], [], parts), None, TASK, ACCURACY).run()
+    assert fitted == [
+        (examples[:20], examples[20:30], [], False),
+        *((*part, [], True) for part in parts),
+    ]
 
 
 def test_a_teacher_predicts_for_examples_that_only_folds_have(tmp_path, monkeypatch):

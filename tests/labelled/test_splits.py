@@ -42,7 +42,7 @@ def test_duplicates_equal_a_pairwise_comparison(train, test, valid):
     assert actual.in_train.tolist() == [any(key == k for k in keys) for key in test_keys]
     assert actual.repeated.tolist() == [key in test_keys[:i] for i, key in enumerate(test_keys)]
     assert actual.within == sum(key in keys[:i] for i, key in enumerate(keys))
-    examples = [*train, *test]  # a pair in the other order may have another label
+    examples = [*train, *valid, *test]  # a pair in the other order may have another label
     labels = {
         plain(e): {other.label for other in examples if plain(other) == plain(e)} for e in examples
     }

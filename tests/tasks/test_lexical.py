@@ -6,8 +6,10 @@ from scipy.special import expit, logit, softmax
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks import tfidf
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
+from roformer_tf.tasks.losses import PLAIN
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tfidf import Setting, TfIdfModel, counted
 
@@ -200,3 +202,37 @@ def test_damaged_or_mismatched_files_are_rejected():
         with pytest.raises(InputError, match=r"cannot read folder/lexical\.npz") as output:
             LexicalFeatures.from_bytes(content, file_task, "folder")
         assert "fine-tune again" in str(output.value), name
+
+
+@pytest.mark.parametrize("name", ["classification", "multilabel"])
+def test_class_weights_count_for_tfidf_and_for_the_factors(name):
+    def rare(count, seed):
+        rng = np.random.default_rng(seed)
+        examples = make_examples(name, count, seed, noise=0.6)
+        return [x for x in examples if "甲" in x.label or rng.random() < 0.08]
+
+    training, valid = rare(1500, 0), rare(1500, 1)
+    task = TASKS[name].from_examples(training)
+    metric = task.metrics.named("macro_f1")
+    plain, weighted = (
+        tfidf.fit_tfidf(task, training, valid, metric, balanced=balanced).model
+        for balanced in (False, True)
+    )
+    recalls = []
+    for model in (plain, weighted):
+        rows = task.metrics.details(valid, model.predictions(task, valid))["per_class"]
+        recalls.append(np.mean([row["recall"] for row in rows]))
+    assert recalls[1] > recalls[0] + 0.1
+    targets = np.stack([task.labelling.target(example) for example in valid])
+    class_weights = task.objective.class_weights(targets)
+
+    def weighted_loss(lexical):
+        predictions = lexical.combined(task, valid, ours)
+        logits = task.decoding.logits(np.stack([x.scores for x in predictions]))
+        return np.mean(task.objective.losses(targets, np.float32(logits), PLAIN, class_weights))
+
+    ours = noisy_predictions(task, valid, 1.0)
+    without, balanced = (
+        choose_lexical(task, plain, valid, ours, "yes", balanced=x) for x in (False, True)
+    )
+    assert weighted_loss(balanced) < weighted_loss(without) - 0.05

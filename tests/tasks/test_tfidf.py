@@ -64,16 +64,20 @@ def test_pair_features_are_both_texts_their_product_and_overlaps():
     )
 
 
-@pytest.mark.parametrize("labels", ["010011", "012012"])
-def test_the_linear_model_equals_one_vs_rest_of_scikit_learn(labels):
-    task, model = fit(TEXTS, Setting(3, 1, 10.0), labels)
+@pytest.mark.parametrize("balanced", [False, True])
+@pytest.mark.parametrize("labels", ["010011", "012012", "011111"])
+def test_the_linear_model_equals_one_vs_rest_of_scikit_learn(labels, balanced):
+    task, model = fit(TEXTS, Setting(3, 1, 10.0, balanced), labels)
     features = np.array([dense(model, text) for text in TEXTS])
     new = np.array([dense(model, text) for text in NEW])
     scores = []
     for label in sorted(set(labels)):
         is_label = [example_label == label for example_label in labels]
         regression = LogisticRegression(C=10.0, solver="liblinear", dual=True, tol=1e-5)
-        scores.append(regression.fit(features, is_label).predict_proba(new)[:, 1])
+        of_label = len(is_label) / (2 * np.bincount(is_label))
+        weights = of_label[np.int64(is_label)] if balanced else None
+        regression.fit(features, is_label, weights)
+        scores.append(regression.predict_proba(new)[:, 1])
     want = np.array(scores).T / np.sum(scores, axis=0)[:, None]
     predictions = model.predictions(task, [Example((text,), None, "x") for text in NEW])
     assert np.array([x.scores for x in predictions]) == pytest.approx(want, abs=0.03)
@@ -102,6 +106,6 @@ def test_compact_keeps_the_largest_coefficients():
 
 def test_a_constant_label_gets_a_probability_below_one():
     targets = np.array([[True, False]] * 9)
-    model = tfidf.fit_logistic(targets, np.eye(9), 1.0)
+    model = tfidf.fit_logistic(targets, np.eye(9), Setting(strength=1.0))
     assert not model.coefficients.any()
     assert expit(model.intercepts) == pytest.approx([0.95, 0.05])

@@ -23,7 +23,7 @@ FEW_EXAMPLES = 300
 MUCH_CUT = 0.01
 # Ratio of the most frequent to the rarest label from which there is a warning.
 IMBALANCE = 10
-# Calibration error from which there is a warning.
+# Calibration error from which there is a warning, if it is also larger than chance.
 UNRELIABLE = 0.1
 
 
@@ -323,8 +323,9 @@ def _never(report: Report, _: Translator) -> Iterator[str]:
 
 
 def _unreliable(report: Report, _: Translator) -> Iterator[str]:
-    error = report.get("calibration", {"ece": 0})["ece"]
-    if error > UNRELIABLE:
+    calibration = report.get("calibration", {"ece": 0, "chance": 0})
+    error = calibration["ece"]
+    if error > max(UNRELIABLE, calibration["chance"]):
         yield _(
             "The probabilities differ by {error:.1%} on average from how often predictions are "
             "right (expected calibration error). Use them for ranking, not as probabilities.",

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
 from roformer_tf.finetuning.report.figures import figure
+from roformer_tf.finetuning.report.figures import warnings as report_warnings
 from roformer_tf.finetuning.report.pages import duration, html_page, markdown_page, write_report
 from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -596,6 +597,14 @@ def test_the_interval_of_a_difference_is_paired():
     assert value == pytest.approx(difference.mean())
     np.testing.assert_allclose(ends, (value - error, value + error), atol=error / 8)
     assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
+
+
+def test_calibration_is_doubted_only_beyond_chance():
+    report = analyse(make_run())
+    for ece, chance, doubted in [(0.15, 0.2, False), (0.25, 0.2, True), (0.09, 0.05, False)]:
+        report["calibration"] |= {"ece": ece, "chance": chance}
+        sentences = report_warnings(report, Translator("en"))
+        assert any("expected calibration error" in x for x in sentences) == doubted
 
 
 def test_truncation_imbalance_and_unpredicted_labels_are_reported():
