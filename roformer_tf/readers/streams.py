@@ -14,10 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backports.zstd import ZstdError, ZstdFile
+from backports.zstd import DecompressionParameter, ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
@@ -212,7 +213,8 @@ def decompressed(raw: BinaryIO, compression: str) -> Iterator[Any]:
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".xz": lzma.LZMAFile,
-    ".zst": ZstdFile,
+    # The limit of the library, for files of `zstd --long=31`; by default it stops at --long=27.
+    ".zst": partial(ZstdFile, options={DecompressionParameter.window_log_max: 31}),
 }
 
 
