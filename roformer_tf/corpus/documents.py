@@ -197,8 +197,7 @@ def _read_file(
                 lines = TextLines(stream, config.encoding)
                 texts = _READERS[file.kind](lines, file, config.field)
             for number, text, problem in texts:
-                # The file may have grown since it was listed; the size of a URL may be unknown (0).
-                report.bytes_read = before + min(raw.tell(), file.size or raw.tell())
+                report.bytes_read = before + raw.tell()
                 if problem:
                     _skip(f"{file.url}:{number}", _kind(problem, lines), config, report)
                 elif text.strip():

@@ -240,6 +240,13 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
             check_needed(self, "--stages", "one_schedule")
         elif self.steps != PretrainConfig.steps:
             raise InputError("--stages have their own numbers of steps. Remove --steps.")
+        peaks = {(stage.learning_rate, stage.warmup) for stage in self.plan()}
+        if self.one_schedule and len(peaks) > 1:
+            raise InputError(
+                "--one-schedule has one learning rate and one warm-up for all stages, but --stages "
+                "give several. Remove theirs and give --learning-rate and --warmup, or remove "
+                "--one-schedule."
+            )
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         counts = ("batch_size", "steps", "save_every", "log_every")
         check_numbers(self, *counts, "evaluation_rows", "keep_checkpoints", at_least=1)

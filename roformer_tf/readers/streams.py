@@ -14,10 +14,11 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from backports.zstd import ZstdError, ZstdFile
+from backports.zstd import DecompressionParameter, ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
@@ -122,10 +123,13 @@ class StoredFile:
         return suffix if suffix in DECOMPRESSORS else ""
 
     def open(self) -> BinaryIO:
-        """Open it without decompression. Raises ReadError where that, or later reading, fails."""
+        """Open it without decompression; what was appended since it was listed is not read.
+
+        Raises ReadError where that, or later reading, fails.
+        """
         with _read_errors(self.url):
             file = _opened(self.url)
-        return io.BufferedReader(_Reader(self.url, file), PIECE)
+        return io.BufferedReader(_Reader(self.url, file, self.size or sys.maxsize), PIECE)
 
 
 def find(pattern: str) -> list[StoredFile]:
@@ -212,7 +216,8 @@ def decompressed(raw: BinaryIO, compression: str) -> Iterator[Any]:
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".gz": lambda raw: gzip.GzipFile(fileobj=raw),
     ".xz": lzma.LZMAFile,
-    ".zst": ZstdFile,
+    # The limit of the library, for files of `zstd --long=31`; by default it stops at --long=27.
+    ".zst": partial(ZstdFile, options={DecompressionParameter.window_log_max: 31}),
 }
 
 
@@ -270,8 +275,9 @@ class _Reader(io.RawIOBase):
     look like damaged content.
     """
 
-    def __init__(self, url: str, file: Any) -> None:
-        self._url, self._file = url, file
+    def __init__(self, url: str, file: Any, size: int) -> None:
+        """`size`: bytes to read at most. A log may grow, but all passes must read the same."""
+        self._url, self._file, self._size = url, file, size
 
     def readable(self) -> bool:
         return True
@@ -288,7 +294,7 @@ class _Reader(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         with _read_errors(self._url):
-            data = self._file.read(len(buffer))
+            data = self._file.read(min(len(buffer), max(0, self._size - self._file.tell())))
         buffer[: len(data)] = data
         return len(data)
 

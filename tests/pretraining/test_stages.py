@@ -10,7 +10,7 @@ from roformer_tf.cli import main
 from roformer_tf.corpus.batches import pretraining_batches
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining import training_loop
-from roformer_tf.pretraining.settings import Stage, make_stages, rows_before
+from roformer_tf.pretraining.settings import PretrainConfig, Stage, make_stages, rows_before
 from roformer_tf.training.comparison import best_evaluation, read_run
 from roformer_tf.training.run_files import read_metrics
 
@@ -183,6 +183,18 @@ def test_one_schedule_spans_all_stages(pretrain_flags, tmp_path):
     assert main(["pretrain", *flags, "--one-schedule", "--stages", *stages]) == 0
     rates = [line["learning_rate"] for line in read_metrics(run / "metrics.jsonl")]
     assert rates == pytest.approx([1e-3 * (5 - step) / 5 for step in range(5)])
+
+
+@pytest.mark.parametrize("own", ["learning-rate=1e-4", "warmup=0.5"])
+def test_one_schedule_with_several_learning_rates_is_refused(pretrain_flags, tmp_path, own, capsys):
+    run = tmp_path / "run"
+    flags = pretrain_flags(run, steps=None, warmup=0)
+    flags += ["--one-schedule", "--stages", "steps=2", f"steps=3 {own}"]
+    assert main(["pretrain", *flags]) == 2
+    assert "--one-schedule has one learning rate" in capsys.readouterr().err
+    # The same for all stages is one schedule.
+    stages = (f"steps=2 {own}", f"steps=3 {own}")
+    PretrainConfig(corpus=("a",), vocab="b", output="c", stages=stages, one_schedule=True)
 
 
 @pytest.mark.parametrize(

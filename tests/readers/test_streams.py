@@ -88,6 +88,16 @@ def test_local_and_remote_files_are_decompressed(tmp_path, suffix, location):
     assert (file.kind, file.compression) == (".jsonl", suffix)
 
 
+@pytest.mark.parametrize("window", [27, 28, 31])
+def test_a_file_of_zstd_long_is_decompressed(tmp_path, window):
+    path = tmp_path / "a.txt.zst"
+    # As from a pipe: a frame of known size would need no larger window than its content.
+    with zstd.open(path, "w", options={zstd.CompressionParameter.window_log: window}) as file:
+        file.write(b"x")
+    with opened(path) as stream:
+        assert stream.read() == b"x"
+
+
 def test_a_hyphen_opens_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"x")))
     with opened("-") as stream:
