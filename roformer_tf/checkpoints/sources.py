@@ -50,6 +50,8 @@ class Checkpoint:
     """The layout of the file: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
     """Names of the file's tensors that are no weights of a RoFormer and are ignored."""
+    max_length: int
+    """Tokens to which a text is cut by default: its tokenizer's limit, or its positions."""
     source_names: frozenset[str]
     """Names of its file or folder, which show what the released configs do not record."""
 
@@ -274,7 +276,10 @@ def _in_our_names(
         read,
     )
     ignored = tuple(sorted(tensors.shapes.keys() - rows.keys()))
-    return Checkpoint(config, arrays, layout, ignored, opened.names)
+    positions = config.max_position_embeddings
+    limit = opened.read_object(archives.TOKENIZER_CONFIG).get("model_max_length") or positions
+    max_length = min(limit, positions)  # the limit 1e30 is transformers' "none"
+    return Checkpoint(config, arrays, layout, ignored, max_length, opened.names)
 
 
 def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:
@@ -372,12 +377,8 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     content = source.read(embedding_config.FILE)
     if content is None:
         is_sim = checkpoint.attention_type == "unilm" and {"pooler", "mlm"} <= checkpoint.parts
-        positions = checkpoint.config.max_position_embeddings
         limit = source.read_object(archives.TRANSFORMER_SETTINGS).get("max_seq_length")
-        # Since version 6 of the library.
-        if limit is None and source.read(archives.POOLING) is not None:
-            limit = source.read_object(archives.TOKENIZER_CONFIG).get("model_max_length")
-        length = min(limit or positions, positions)
+        length = min(limit or checkpoint.max_length, checkpoint.config.max_position_embeddings)
         return EmbeddingConfig("pooler" if is_sim else _pooling(source), length)
     name = f"{source.name}: its {embedding_config.FILE}"
     config = embedding_config.parse(content, name)

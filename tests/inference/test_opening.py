@@ -119,6 +119,24 @@ def test_an_opened_model_has_its_kind(finetuned, released):
         assert (opened.checkpoint.attention_type, opened.is_masked_lm) == ("bidirectional", True)
 
 
+@pytest.mark.parametrize(("limit", "length"), [(16, 16), (1600, 1536), (1e30, 1536), (None, 1536)])
+def test_a_classifier_of_transformers_cuts_texts_at_the_limit_of_its_tokenizer(
+    limit, length, released, tmp_path
+):
+    folder = Path(shutil.copytree(released("hf_word_seqcls"), tmp_path / "theirs"))
+    settings = {"model_max_length": limit} if limit else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["max_position_embeddings"] = 1536
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    converted = tmp_path / "ours"
+    assert main(["checkpoints", "convert", str(folder), str(converted), "--to", "own"]) == 0
+    for source in (folder, converted):
+        with open_model(source) as opened:
+            assert opened.task.max_length == length
+            assert opened.tokenizer.tokenization == "word"
+
+
 @pytest.mark.parametrize(
     ("settings", "wanted"),
     [
