@@ -384,6 +384,12 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
         (lambda: WORD.decode([-1]), "no token has the id -1"),
         (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
+        (
+            lambda: WORD(["一", "二"], ["三"]),
+            r"max_length is \['三'\], .*Give pairs as a list",
+        ),
+        (lambda: WORD(["一"], "二"), "max_length is '二', but must be a whole number"),
+        (lambda: WORD(["一"], 5.0), "max_length is 5.0, but must be a whole number"),
         (lambda: WORD.encode(["一"]), r"text 0 is \(\['一'\], None\), but"),
     ],
 )
