@@ -19,7 +19,7 @@ import numpy as np
 
 from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface, tf1
 from roformer_tf.checkpoints.archives import Files
-from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
+from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
@@ -250,6 +250,20 @@ def _in_our_names(
                 f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
                 f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
+        # Numbers of integers and of float8 need scales, which are elsewhere.
+        if name in tensors and tensors.dtypes[name] not in (np.float64, *DTYPES.values()):
+            raise InputError(
+                f"{source}: {name} has the dtype {tensors.dtypes[name]}, which is not supported. "
+                f"Save the model as one of {', '.join(DTYPES)}."
+            )
+    # No weight shows the number of heads, only this table, which is computed here.
+    size = tensors.shapes.get(huggingface.POSITIONS, (config.head_size,))[-1]
+    if size != config.head_size:
+        raise InputError(
+            f"{source}: num_attention_heads {config.num_attention_heads} in its config gives heads "
+            f"of {config.head_size} dimensions, but {huggingface.POSITIONS} has {size}. Give the "
+            "config that belongs to the weights."
+        )
     existing = {row.name: (name, row) for name, row in rows.items() if name in tensors}
     if not existing:
         raise InputError(f"{source} contains no weights of a RoFormer. Give another model.")
