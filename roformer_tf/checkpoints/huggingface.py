@@ -240,6 +240,8 @@ def _unpickled(path: Path) -> LazyArrays:
             f"cannot read {path}: {str(error).strip().splitlines()[0]} "
             "The file is damaged, or contains more than tensors: download it again."
         ) from None
+    if sparse := [name for name, t in tensors.items() if t.layout != torch.strided]:
+        raise InputError(f"cannot read {path}: {sparse[0]} is sparse. Save it as a dense tensor.")
 
     def read(name: str) -> np.ndarray:
         tensor = tensors[name].detach().contiguous()

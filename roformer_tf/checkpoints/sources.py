@@ -19,7 +19,7 @@ import numpy as np
 
 from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface, tf1
 from roformer_tf.checkpoints.archives import Files
-from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
+from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
@@ -50,6 +50,8 @@ class Checkpoint:
     """The layout of the file: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
     """Names of the file's tensors that are no weights of a RoFormer and are ignored."""
+    max_length: int
+    """Tokens to which a text is cut by default: its tokenizer's limit, or its positions."""
     source_names: frozenset[str]
     """Names of its file or folder, which show what the released configs do not record."""
 
@@ -248,6 +250,20 @@ def _in_our_names(
                 f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
                 f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
+        # Numbers of integers and of float8 need scales, which are elsewhere.
+        if name in tensors and tensors.dtypes[name] not in (np.float64, *DTYPES.values()):
+            raise InputError(
+                f"{source}: {name} has the dtype {tensors.dtypes[name]}, which is not supported. "
+                f"Save the model as one of {', '.join(DTYPES)}."
+            )
+    # No weight shows the number of heads, only this table, which is computed here.
+    size = tensors.shapes.get(huggingface.POSITIONS, (config.head_size,))[-1]
+    if size != config.head_size:
+        raise InputError(
+            f"{source}: num_attention_heads {config.num_attention_heads} in its config gives heads "
+            f"of {config.head_size} dimensions, but {huggingface.POSITIONS} has {size}. Give the "
+            "config that belongs to the weights."
+        )
     existing = {row.name: (name, row) for name, row in rows.items() if name in tensors}
     if not existing:
         raise InputError(f"{source} contains no weights of a RoFormer. Give another model.")
@@ -274,7 +290,10 @@ def _in_our_names(
         read,
     )
     ignored = tuple(sorted(tensors.shapes.keys() - rows.keys()))
-    return Checkpoint(config, arrays, layout, ignored, opened.names)
+    positions = config.max_position_embeddings
+    limit = opened.read_object(archives.TOKENIZER_CONFIG).get("model_max_length") or positions
+    max_length = min(limit, positions)  # the limit 1e30 is transformers' "none"
+    return Checkpoint(config, arrays, layout, ignored, max_length, opened.names)
 
 
 def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:
@@ -372,12 +391,8 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     content = source.read(embedding_config.FILE)
     if content is None:
         is_sim = checkpoint.attention_type == "unilm" and {"pooler", "mlm"} <= checkpoint.parts
-        positions = checkpoint.config.max_position_embeddings
         limit = source.read_object(archives.TRANSFORMER_SETTINGS).get("max_seq_length")
-        # Since version 6 of the library.
-        if limit is None and source.read(archives.POOLING) is not None:
-            limit = source.read_object(archives.TOKENIZER_CONFIG).get("model_max_length")
-        length = min(limit or positions, positions)
+        length = min(limit or checkpoint.max_length, checkpoint.config.max_position_embeddings)
         return EmbeddingConfig("pooler" if is_sim else _pooling(source), length)
     name = f"{source.name}: its {embedding_config.FILE}"
     config = embedding_config.parse(content, name)

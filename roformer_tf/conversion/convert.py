@@ -12,7 +12,6 @@ from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, embedding_settings
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
@@ -140,7 +139,7 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     files = {name: content for name in names if (content := source.read(name)) is not None}
     settings = embedding_settings(checkpoint, source)
     # A released sim model, or one of sentence-transformers, has no such file.
-    if settings != EmbeddingConfig("mean", checkpoint.config.max_position_embeddings):
+    if settings != EmbeddingConfig("mean", checkpoint.max_length):
         files.setdefault(embedding_config.FILE, settings.as_json().encode())
     return files
 
@@ -187,7 +186,7 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
             if tokenizer is not None:
                 tokenizer.save_pretrained(
                     folder,
-                    max_length=_max_length(config, files),
+                    max_length=_max_length(checkpoint, files),
                     causal=architecture == huggingface.CAUSAL,
                 )
             for name, content in files.items():
@@ -221,11 +220,11 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     return max(Difference(largest_difference(first[name], second[name]), name) for name in first)
 
 
-def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
-    """Maximum tokens of a text: that of fine-tuning, or the number of positions."""
+def _max_length(checkpoint: Checkpoint, files: Mapping[str, bytes]) -> int:
+    """Maximum tokens of a text: that of fine-tuning, or of the checkpoint."""
     # transformers truncates to it: without a limit, long texts would fail there.
     limits = [
         int(json_object(files[name], name, "Put back the file of the model.")["max_length"])
         for name in files.keys() & {TASK_FILE, embedding_config.FILE}
     ]
-    return min([config.max_position_embeddings, *limits])
+    return min([checkpoint.max_length, *limits])

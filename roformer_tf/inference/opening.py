@@ -185,19 +185,18 @@ class OpenedModel:
     def _classifier_task(self) -> Task | None:
         """The task of a classifier that was trained in transformers; None without its head."""
         config, parts = self.checkpoint.config, self.checkpoint.parts
+        length = self.checkpoint.max_length
         if "qa_outputs" in parts:
             return QuestionAnswering(
                 text_columns=QuestionAnswering.labelling.column_names[0][:2],
-                max_length=min(
-                    config.max_position_embeddings, QuestionAnswering.labelling.default_max_length
-                ),
+                max_length=min(length, QuestionAnswering.labelling.default_max_length),
                 long_texts="windows",
             )
         if not parts & {"classifier", "token_classifier"}:
             return None
         architectures = config.unknown.get("architectures") or ("RoFormerForTokenClassification",)
         if MULTIPLE_CHOICE in architectures:
-            return SummaryChoices.of_config(config, self.name)
+            return SummaryChoices.of_config(config, length, self.name)
         # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
@@ -206,7 +205,6 @@ class OpenedModel:
                 f"{self.name} has labels of the same name: {', '.join(labels)}. Give each a name "
                 "of its own, in the id2label of its config.json."
             )
-        length = config.max_position_embeddings
         if "token_classifier" in parts:
             # BERT's classes have a `classifier` for whole texts, on a pooler.
             if not architectures[0].endswith("ForTokenClassification"):

@@ -267,6 +267,11 @@ class RoFormerTokenizer:
         """`encode` for texts whose `ids` are known."""
         pair = second or []
         if max_length is not None:
+            if not isinstance(max_length, int | np.integer):
+                raise InputError(
+                    f"max_length is {repr(max_length)[:60]}, but must be a whole number. Give "
+                    'pairs as a list of tuples, such as [("一", "二")].'
+                )
             special = 2 if second is None else 3
             if max_length < special:
                 raise InputError(

@@ -17,6 +17,7 @@ from roformer_tf.tokenizers.segmentation import (
     segment,
     split,
 )
+from roformer_tf.translation import Translator
 
 Tokenization = Literal["word", "char"]
 """Whether Chinese text is split into jieba's words, as far as the vocabulary has them, or into
@@ -26,6 +27,14 @@ SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 SEGMENTS = "token_type_ids"
 GENERAL = ("PreTrainedTokenizerFast", "TokenizersBackend")
 """transformers' classes that do what `tokenizer.json` describes; the second since version 5."""
+_ADDED_TOKENS, _SPECIAL_TOKENS_MAP = "added_tokens.json", "special_tokens_map.json"
+_RULES = {
+    "model": "WordPiece",
+    "normalizer": "BertNormalizer",
+    "pre_tokenizer": "BertPreTokenizer",
+}
+"""Types of the parts of a BERT's `tokenizer.json`."""
+_PROCESSOR = "post_processor"
 WORD_LIMIT = 200
 """Maximum characters of a word that is split into subwords; a longer word is [UNK]."""
 
@@ -186,18 +195,21 @@ def has_vocabulary(source: OpenedSource) -> bool:
 def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
     """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none.
 
-    In transformers, only a general tokenizer follows its `tokenizer.json`. Raises InputError for
-    other rules than those of a RoFormer.
+    In transformers, only a general tokenizer follows its `tokenizer.json`, and neither it nor a
+    BERT's segments by jieba. Raises InputError for other rules than those of a RoFormer.
     """
-    recorded = source.read_object(TOKENIZER_CONFIG)
-    settings = {"do_lower_case": True, "strip_accents": None}
-    if recorded.get("tokenizer_class") in GENERAL and "do_lower_case" not in recorded:
-        normalizer = source.read_object(TOKENIZER).get("normalizer") or {}
-        for step in normalizer.get("normalizers", [normalizer]):
-            if step.get("type") == "BertNormalizer":
-                settings["do_lower_case"] = step["lowercase"]
-                settings["strip_accents"] = step["strip_accents"]
-    settings |= recorded
+    recorded, content = source.read_object(TOKENIZER_CONFIG), source.read_object(TOKENIZER)
+    is_ours = "tokenization" in recorded
+    _check_rules(source, content, is_ours)
+    settings = {"do_lower_case": True, "strip_accents": None} | recorded
+    is_general = settings.get("tokenizer_class") in GENERAL
+    if is_general and content and not is_ours:
+        normalizer = content["normalizer"]
+        settings["do_lower_case"] = normalizer["lowercase"]
+        settings["strip_accents"] = normalizer["strip_accents"]
+        settings["tokenize_chinese_chars"] = normalizer["handle_chinese_chars"]
+    if is_general or _is_bert(settings):
+        settings.setdefault("tokenization", "char")
     lower_case, strip_accents = settings["do_lower_case"], settings["strip_accents"]
     # None: accents are stripped if the text is lower-cased, as `normalize` does.
     if strip_accents not in (None, lower_case) or not settings.get("tokenize_chinese_chars", True):
@@ -215,9 +227,38 @@ def gives_segments(settings: Mapping[str, Any]) -> bool:
     Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them,
     or if it is a BERT's.
     """
-    is_bert = str(settings.get("tokenizer_class")).startswith("Bert")
-    usual = (SEGMENTS,) if is_bert or "backend" not in settings else ()
+    usual = (SEGMENTS,) if _is_bert(settings) or "backend" not in settings else ()
     return SEGMENTS in settings.get("model_input_names", usual)
+
+
+def _is_bert(settings: Mapping[str, Any]) -> bool:
+    return str(settings.get("tokenizer_class")).startswith("Bert")
+
+
+def _check_rules(source: OpenedSource, content: Mapping[str, Any], is_ours: bool) -> None:
+    """Raise InputError for rules and tokens of transformers that are not supported here.
+
+    content: of the `tokenizer.json`, which has other rules if it `is_ours`.
+    """
+    further = source.read_object(_SPECIAL_TOKENS_MAP).get("additional_special_tokens", [])
+    tokens = [x if isinstance(x, str) else x["content"] for x in further]
+    tokens += source.read_object(_ADDED_TOKENS)
+    tokens += [x["content"] for x in content.get("added_tokens", [])]
+    different = [f"the added token {x}" for x in sorted({*tokens}.difference(SPECIAL_TOKENS))]
+    if content and not is_ours:
+        kinds = {part: (content.get(part) or {}).get("type") for part in (*_RULES, _PROCESSOR)}
+        different += [f"the {part} {kinds[part]}" for part in _RULES if kinds[part] != _RULES[part]]
+        templates = content.get(_PROCESSOR) or {}
+        steps = [x["id"] for step in templates.get("single", []) for x in step.values()]
+        if kinds[_PROCESSOR] != "BertProcessing" and steps != ["[CLS]", "A", "[SEP]"]:
+            different.append(f"a {_PROCESSOR} that does not give [CLS] A [SEP]")
+    if different:
+        raise InputError(
+            f"{source.name}: its tokenizer has {Translator('en').listing(different)}, which a BERT "
+            "has not, and which is not supported. Give another model; or, to tokenize by "
+            f"{VOCABULARY} as a BERT does, remove {TOKENIZER}, {_ADDED_TOKENS} and "
+            f"{_SPECIAL_TOKENS_MAP}."
+        )
 
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:

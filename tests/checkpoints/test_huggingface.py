@@ -164,6 +164,58 @@ def test_torch_reads_a_pickle_of_tensors(dtype, zipped, unpacked, read, torch):
         np.testing.assert_array_equal(checkpoint.arrays[name], array.astype(dtype))
 
 
+@pytest.mark.hf
+@pytest.mark.parametrize(
+    ("convert", "problem"),
+    [
+        (lambda t, torch: t.to(torch.float8_e4m3fn), "has the dtype float8_e4m3fn, .*bfloat16"),
+        (lambda t, torch: t.to(torch.int8), "has the dtype int8, .*bfloat16"),
+        (lambda t, torch: t.to_sparse(), "is sparse. Save it as a dense tensor"),
+        (lambda t, torch: t.to_sparse_csr(), "is sparse. Save it as a dense tensor"),
+    ],
+)
+def test_other_tensors_of_a_pickle_are_refused_by_their_name(
+    convert, problem, unpacked, read, torch
+):
+    folder = unpacked("hf_word")
+    tensors = {k: torch.from_numpy(t) for k, t in load_file(folder / "model.safetensors").items()}
+    (folder / "model.safetensors").unlink()
+    name = "roformer.embeddings.word_embeddings.weight"
+    tensors[name] = convert(tensors[name], torch)
+    torch.save(tensors, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=f"{name} {problem}"):
+        read(folder)
+
+
+@pytest.mark.parametrize("heads", [2, 8])
+def test_another_number_of_heads_than_that_of_the_table_of_positions_is_refused(
+    heads, unpacked, read
+):
+    folder = unpacked("hf_word")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    (folder / "config.json").write_text(json.dumps(config | {"num_attention_heads": heads}))
+    problem = f"num_attention_heads {heads} .* gives heads of {32 // heads} dimensions, .* has 8"
+    with pytest.raises(InputError, match=problem):
+        read(folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors[huggingface.POSITIONS]  # as in a file without the table
+    save_file(tensors, folder / "model.safetensors")
+    assert read(folder).config.num_attention_heads == heads
+
+
+def test_integers_are_refused_as_weights_only(unpacked, read):
+    folder = unpacked("hf_word")
+    tensors = load_file(folder / "model.safetensors")
+    tensors["roformer.embeddings.position_ids"] = np.arange(512)
+    save_file(tensors, folder / "model.safetensors")
+    assert read(folder).ignored == ("roformer.embeddings.position_ids", huggingface.POSITIONS)
+    name = "roformer.pooler.dense.bias"
+    tensors[name] = np.arange(32)
+    save_file(tensors, folder / "model.safetensors")
+    with pytest.raises(InputError, match=f"{name} has the dtype int64, which is not supported"):
+        read(folder)
+
+
 class CreatesFile:
     """An object whose unpickling creates a file."""
 

@@ -95,9 +95,8 @@ def test_no_file_is_read_twice(command, folder_of, tmp_path):
 def test_load_reads_no_file_twice(name, finetuned):
     with reads_of(finetuned(name)) as reads:
         roformer_tf.load(finetuned(name))
-    assert reads == dict.fromkeys(
-        ("task.json", "config.json", "vocab.txt", "tokenizer_config.json"), 1
-    )
+    tokenizer = ("vocab.txt", "tokenizer_config.json", "tokenizer.json")
+    assert reads == dict.fromkeys(("task.json", "config.json", *tokenizer), 1)
 
 
 @pytest.mark.parametrize("command", KINDS)
@@ -118,6 +117,24 @@ def test_an_opened_model_has_its_kind(finetuned, released):
         assert (opened.task, opened.generates, opened.is_masked_lm) == (None, True, False)
     with open_model(released("char")) as opened:
         assert (opened.checkpoint.attention_type, opened.is_masked_lm) == ("bidirectional", True)
+
+
+@pytest.mark.parametrize(("limit", "length"), [(16, 16), (1600, 1536), (1e30, 1536), (None, 1536)])
+def test_a_classifier_of_transformers_cuts_texts_at_the_limit_of_its_tokenizer(
+    limit, length, released, tmp_path
+):
+    folder = Path(shutil.copytree(released("hf_word_seqcls"), tmp_path / "theirs"))
+    settings = {"model_max_length": limit} if limit else {}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["max_position_embeddings"] = 1536
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    converted = tmp_path / "ours"
+    assert main(["checkpoints", "convert", str(folder), str(converted), "--to", "own"]) == 0
+    for source in (folder, converted):
+        with open_model(source) as opened:
+            assert opened.task.max_length == length
+            assert opened.tokenizer.tokenization == "word"
 
 
 @pytest.mark.parametrize(

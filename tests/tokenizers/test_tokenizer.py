@@ -384,6 +384,12 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
         (lambda: WORD.decode([-1]), "no token has the id -1"),
         (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
+        (
+            lambda: WORD(["一", "二"], ["三"]),
+            r"max_length is \['三'\], .*Give pairs as a list",
+        ),
+        (lambda: WORD(["一"], "二"), "max_length is '二', but must be a whole number"),
+        (lambda: WORD(["一"], 5.0), "max_length is 5.0, but must be a whole number"),
         (lambda: WORD.encode(["一"]), r"text 0 is \(\['一'\], None\), but"),
     ],
 )
@@ -404,8 +410,29 @@ def test_broken_tokenizer_config_is_refused(tmp_path, content, message):
 
 
 LOWERING = {"type": "BertNormalizer", "lowercase": True, "strip_accents": None}
-KEEPING = {"type": "BertNormalizer", "lowercase": False, "strip_accents": False}
-STEPS = {"type": "Sequence", "normalizers": [{"type": "NFC"}, KEEPING]}
+LOWERING |= {"clean_text": True, "handle_chinese_chars": True}
+KEEPING = LOWERING | {"lowercase": False, "strip_accents": False}
+BERT = {  # as transformers saves it
+    "added_tokens": [{"id": CHAR.vocabulary[x], "content": x} for x in SPECIAL_TOKENS],
+    "normalizer": LOWERING,
+    "pre_tokenizer": {"type": "BertPreTokenizer"},
+    "post_processor": {
+        "type": "TemplateProcessing",
+        "single": [
+            {"SpecialToken": {"id": "[CLS]", "type_id": 0}},
+            {"Sequence": {"id": "A", "type_id": 0}},
+            {"SpecialToken": {"id": "[SEP]", "type_id": 0}},
+        ],
+    },
+    "model": {"type": "WordPiece", "vocab": CHAR.vocabulary},
+}
+BACKEND = {"tokenizer_class": "TokenizersBackend"}
+WITHOUT_END = BERT["post_processor"] | {"single": BERT["post_processor"]["single"][:2]}
+
+
+def write_json(folder, **contents):
+    for name, content in contents.items():
+        (folder / f"{name}.json").write_text(json.dumps(content), "utf-8")
 
 
 @pytest.mark.parametrize(
@@ -414,13 +441,15 @@ STEPS = {"type": "Sequence", "normalizers": [{"type": "NFC"}, KEEPING]}
         (None, LOWERING, True),
         (None, KEEPING, True),  # as AutoTokenizer, which takes the class of the model
         ({"tokenizer_class": "BertTokenizer"}, KEEPING, True),
-        ({"tokenizer_class": "TokenizersBackend"}, KEEPING, False),
-        ({"tokenizer_class": "PreTrainedTokenizerFast"}, STEPS, False),
-        ({"do_lower_case": False, "strip_accents": None}, None, False),
+        (BACKEND, KEEPING, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, KEEPING, False),
+        (BACKEND | {"do_lower_case": True}, KEEPING, False),  # it ignores the setting
+        ({"do_lower_case": False, "strip_accents": None}, LOWERING, False),
         ({"do_lower_case": True, "strip_accents": True}, KEEPING, True),
         ({"strip_accents": False}, LOWERING, None),
-        ({"do_lower_case": False, "strip_accents": True}, None, None),
-        ({"tokenizer_class": "TokenizersBackend"}, LOWERING | {"strip_accents": False}, None),
+        ({"do_lower_case": False, "strip_accents": True}, LOWERING, None),
+        (BACKEND, LOWERING | {"strip_accents": False}, None),
+        (BACKEND, LOWERING | {"handle_chinese_chars": False}, None),
         ({"tokenize_chinese_chars": False}, LOWERING, None),
     ],
 )
@@ -428,15 +457,82 @@ def test_the_settings_of_other_tokenizers_are_read_or_refused(
     settings, normalizer, lower_case, tmp_path
 ):
     """`lower_case` None: they are refused."""
-    model = {"type": "WordPiece", "vocab": CHAR.vocabulary}
-    (tmp_path / "tokenizer.json").write_text(json.dumps({"normalizer": normalizer, "model": model}))
+    write_json(tmp_path, tokenizer=BERT | {"normalizer": normalizer})
     if settings is not None:
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+        write_json(tmp_path, tokenizer_config=settings)
     if lower_case is None:
         with pytest.raises(InputError, match=r"strip_accents.*which is not supported"):
             RoFormerTokenizer.from_pretrained(tmp_path)
     else:
         assert RoFormerTokenizer.from_pretrained(tmp_path).lower_case == lower_case
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "the model BPE,"),
+        ({"normalizer": None}, "the normalizer None"),
+        ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase"),
+        ({"normalizer": {"type": "Sequence", "normalizers": [LOWERING]}}, "normalizer Sequence"),
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "the pre_tokenizer Whitespace"),
+        ({"post_processor": None}, "a post_processor that does not give"),
+        ({"post_processor": WITHOUT_END}, "a post_processor that does not give"),
+        ({"post_processor": {"type": "RobertaProcessing"}}, "a post_processor that does not give"),
+        ({"added_tokens": [{"id": 7, "content": "<e1>"}]}, "the added token <e1>"),
+    ],
+)
+@pytest.mark.parametrize("settings", [{}, BACKEND, {"tokenizer_class": "BertTokenizerFast"}])
+def test_other_rules_than_those_of_a_bert_are_refused(changes, difference, settings, tmp_path):
+    (tmp_path / "vocab.txt").write_text(CHAR.vocabulary_text(), "utf-8")
+    write_json(tmp_path, tokenizer=BERT | changes, tokenizer_config=settings)
+    with pytest.raises(InputError, match=f"{difference}.*remove tokenizer.json"):
+        RoFormerTokenizer.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"added_tokens": {"<e1>": 13000}},
+        {"special_tokens_map": {"additional_special_tokens": ["<e1>"]}},
+        {"special_tokens_map": {"additional_special_tokens": [{"content": "<e1>"}]}},
+    ],
+)
+def test_added_tokens_of_older_folders_are_refused(files, tmp_path):
+    CHAR.save_pretrained(tmp_path)
+    write_json(tmp_path, **files)
+    with pytest.raises(InputError, match="the added token <e1>"):
+        RoFormerTokenizer.from_pretrained(tmp_path)
+
+
+def test_a_processor_of_berts_is_accepted(tmp_path):
+    processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
+    special = {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]"}}
+    write_json(tmp_path, tokenizer=BERT | {"post_processor": processor}, special_tokens_map=special)
+    assert RoFormerTokenizer.from_pretrained(tmp_path).vocabulary == CHAR.vocabulary
+
+
+@pytest.mark.parametrize("units", [None, "characters", "words"])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("tokenizer", [WORD, CHAR, CASED])
+def test_all_saved_tokenizers_are_read_again(tokenizer, causal, units, tmp_path):
+    tokenizer = tokenizer.replaced(units=units)
+    tokenizer.save_pretrained(tmp_path, causal=causal)
+    assert vars(RoFormerTokenizer.from_pretrained(tmp_path)) == vars(tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer_class", "tokenization"),
+    [
+        (None, "word"),
+        ("RoFormerTokenizer", "word"),
+        ("BertTokenizerFast", "char"),
+        ("TokenizersBackend", "char"),
+    ],
+)
+def test_only_a_tokenizer_of_roformers_segments_by_jieba(tokenizer_class, tokenization, tmp_path):
+    (tmp_path / "vocab.txt").write_text(WORD.vocabulary_text(), "utf-8")
+    write_json(tmp_path, tokenizer_config={"tokenizer_class": tokenizer_class})
+    assert RoFormerTokenizer.from_pretrained(tmp_path).tokenization == tokenization
 
 
 def test_another_id_of_the_padding_token_is_reported(caplog):

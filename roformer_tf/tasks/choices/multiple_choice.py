@@ -320,8 +320,8 @@ class SummaryChoices(Choices):
     """One of `SUMMARIES`."""
 
     @classmethod
-    def of_config(cls, config: RoFormerConfig, name: str) -> "SummaryChoices":
-        """The task of a model saved by transformers; `name` for messages.
+    def of_config(cls, config: RoFormerConfig, length: int, name: str) -> "SummaryChoices":
+        """The task of a model saved by transformers, for texts of this length; `name` for messages.
 
         Raises InputError for a summary that is not supported.
         """
@@ -332,5 +332,4 @@ class SummaryChoices(Choices):
                 f"{config.unknown.get('summary_activation')!r}, but only a summary_type of "
                 f"{', '.join(SUMMARIES)} without activation is supported."
             )
-        length, columns = config.max_position_embeddings, ("text", "choices")
-        return cls(text_columns=columns, max_length=length, summary=summary)
+        return cls(text_columns=("text", "choices"), max_length=length, summary=summary)
