@@ -29,11 +29,9 @@ def set_initializer(variable: Any, initializer: Callable[..., Any]) -> None:
     variable._initializer = initializer
 
 
-def set_output_mask(output: Any, mask: Any) -> None:
+def set_output_mask(keras: ModuleType, output: Any, mask: Any) -> None:
     """Set the mask of a layer's output, which else is that of its first input."""
-    from keras.src.backend.common import masking
-
-    masking.set_keras_mask(output, mask)
+    keras.src.backend.common.masking.set_keras_mask(output, mask)
 
 
 # Keras: optimizers

@@ -64,7 +64,7 @@ def check_output_mask():
 
         def call(self, x, mask=None):
             first = x[:, :1]
-            internals.set_output_mask(first, mask[:, :1])
+            internals.set_output_mask(keras, first, mask[:, :1])
             return first
 
     tokens = np.array([[0, 3, 5]])

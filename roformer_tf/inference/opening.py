@@ -45,6 +45,7 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.choices.multiple_choice import SummaryChoices
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
+from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
@@ -311,7 +312,7 @@ class OpenedModel:
         # A regression of transformers has a problem_type, and that of a CrossEncoder no activation.
         activation = str(config.unknown.get("sentence_transformers"))
         is_number = "Identity" in activation or config.unknown.get("problem_type")
-        if task.name == "regression" and not (self.has_task_file or is_number):
+        if isinstance(task, Regression) and not (self.has_task_file or is_number):
             notes.append(
                 f"{self.name} has one output, and its score is the logit. The CrossEncoder of "
                 "sentence-transformers gives the sigmoid of it."

@@ -211,7 +211,7 @@ class _Table:
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts += ", …"
             # Tags such as parts of speech mark no entities: the task has no column of them.
-            if {"entities", "spans"} & set(cell_names(self.task)):
+            if self.task.labelling.has_spans or "entities" in cell_names(self.task):
                 facts.append(Message("entities {counts}", counts=counts))
             else:
                 facts.append(Message("labels {counts}", counts=counts))

@@ -153,7 +153,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         output, *scores = output if return_attention_scores else (output,)
         output = gather_positions(output, positions)
         if input_mask is not None:  # else later layers would get that of all T positions
-            set_output_mask(output, ops.take_along_axis(input_mask, positions, axis=1))
+            mask = ops.take_along_axis(input_mask, positions, axis=1)
+            set_output_mask(keras, output, mask)
         return (output, *scores) if scores else output
 
     def _compute_attention(
@@ -200,7 +201,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         output, *scores = spec if isinstance(spec, tuple) else (spec,)
         output = keras.KerasTensor((*positions.shape, *output.shape[2:]), output.dtype)
         if kwargs.get("query_mask") is not None:
-            set_output_mask(output, ops.take_along_axis(kwargs["query_mask"], positions, axis=1))
+            mask = ops.take_along_axis(kwargs["query_mask"], positions, axis=1)
+            set_output_mask(keras, output, mask)
         return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:

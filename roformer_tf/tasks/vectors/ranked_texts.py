@@ -52,7 +52,7 @@ NDCG = Metric(
 RETRIEVAL = (NDCG, MRR, *RECALLS)
 
 
-def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
+def query_figures(ranks: Sequence[Sequence[float]]) -> dict[str, np.ndarray]:
     """recall@1, 5, 10, MRR@10 and nDCG@10 of each query: {"recall_at_1": (N,) float64, …}.
 
     From the ranks of relevant documents, one or more for a query. A document that a search did not
