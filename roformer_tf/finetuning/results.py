@@ -82,6 +82,11 @@ class Results:
         return self.trials if self.search.sets.folds else [self.best]
 
     @property
+    def reported_runs(self) -> "list[TrialResult]":
+        """The runs whose predictions are reported: the best one has those for the test set."""
+        return [self.best] if self.search.sets.test else self.validated
+
+    @property
     def examples(self) -> list[Example]:
         """The examples of the report: the test set, or without one the validation set."""
         validated = [example for result in self.validated for example in result.trial.valid]
@@ -170,10 +175,11 @@ class Results:
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
         fitted += sum(result.tfidf.seconds for result in self.validated if result.tfidf)
+        lexical = _described(self.best, self.reported_runs)
         reported = self._evaluated(
             self.examples,
             predictions=self.predictions,
-            alone=self._of_examples(lambda result: result.alone) if self.best.lexical else [],
+            alone=self._of_examples(lambda result: result.alone) if lexical else [],
             duplicates=self._duplicates(),
         )
         selection = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
@@ -189,7 +195,7 @@ class Results:
             teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
             without_teacher=untaught.predictions if untaught else [],
             trials_without_teacher=[_line(x) for x in untaught.trials] if untaught else [],
-            lexical=_described(self.best),
+            lexical=lexical,
             method=search.method,
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
@@ -219,7 +225,7 @@ class Results:
             baselines = [(x.name, x.test) for x in fitted[is_best.index(True)]]
         else:
             baselines = [
-                (parts[0].name, self._joined([part.valid for part in parts]))
+                (_joint_name([x.name for x in parts]), self._joined([x.valid for x in parts]))
                 for parts in zip(*fitted, strict=True)
             ]
         if len(baselines) > 1:
@@ -268,7 +274,7 @@ class Results:
         splits = [(result.trial.train, result.trial.valid) for result in self.validated]
         if trial.cross_validated:
             splits = list(trial.folds)
-        in_train = [duplicates(*map(compared, split)).in_train for split in splits]
+        in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
         found = duplicates(compared(sets.train), compared(self.examples), question=question)
         return dataclasses.replace(found, in_train=np.concatenate(in_train))
 
@@ -344,12 +350,28 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     )
 
 
-def _described(result: "TrialResult") -> dict[str, Any]:
-    """Lexical features as an entry of report.json; {} without any."""
-    if result.lexical is None or result.tfidf is None:
+def _described(best: "TrialResult", reported: "Sequence[TrialResult]") -> dict[str, Any]:
+    """Lexical features as an entry of report.json; {} without any in the runs.
+
+    "weight" and "factors" are those of the model that is kept, "weights" those of all runs.
+    """
+    names = [x.tfidf.name for x in reported if x.lexical and x.tfidf]
+    if not names:
         return {}
-    lexical = result.lexical
-    return {"name": result.tfidf.name, "weight": lexical.weight, "factors": lexical.factors}
+    of_best = best.lexical
+    return {
+        "name": _joint_name(names),
+        "weight": of_best.weight if of_best else 0.0,
+        "factors": of_best.factors if of_best else (1.0, 0.0),
+        "weights": [x.lexical.weight if x.lexical else 0.0 for x in reported],
+    }
+
+
+def _joint_name(names: Sequence[str]) -> str:
+    """The name of a method that was fitted in each fold, where its settings were chosen."""
+    if len(set(names)) == 1:
+        return names[0]
+    return Message("{name} in one fold, other settings in others", name=names[0])
 
 
 def _line(result: "TrialResult") -> dict[str, Any]:

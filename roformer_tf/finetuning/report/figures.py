@@ -204,7 +204,15 @@ def _leak(report: Report, _: Translator) -> Iterator[str]:
 
 
 def _no_test(report: Report, _: Translator) -> Iterator[str]:
-    if report["judged"] == "valid":
+    if report["judged"] != "valid":
+        return
+    if report["settings"].get("folds"):
+        yield _(
+            "There is no test set. The figures are those of a cross-validation: each example was "
+            "predicted by a model that was not trained on it. But each fold also selected the best "
+            "epoch of its model: the figures are too good. Give a test set with --test."
+        )
+    else:
         yield _(
             "There is no test set. The figures are on the validation set, which also selected the "
             "best weights: they are slightly too good. Give a test set with --test."

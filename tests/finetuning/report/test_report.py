@@ -344,7 +344,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
         ["training set: repeated within the set", "0"],
     ]
     labels = {}
-    for item in (*counted_run.train.examples, *counted_run.test.examples):
+    for item in chain.from_iterable(part.examples for part in parts.values()):
         labels.setdefault(item.texts, set()).add(item.label)
     more = sum(len(x) > 1 for x in labels.values())
     assert repeated[5] == ["texts with more than one label", str(more)]
@@ -585,6 +585,14 @@ def test_the_interval_of_a_difference_is_paired():
     assert value == pytest.approx(difference.mean())
     np.testing.assert_allclose(ends, (value - error, value + error), atol=error / 8)
     assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
+
+
+def test_the_figures_of_folds_are_said_to_be_too_good():
+    run = make_run()
+    report = analyse(make_run(test=None, valid=run.test, settings=run.settings | {"folds": 5}))
+    [sentence] = [x for x in report["warnings"] if "no test set" in x]
+    assert "each fold also selected the best epoch" in sentence
+    assert "每个模型的最佳轮次正是按同一折选取的" in markdown_page(report, "zh")
 
 
 def test_calibration_is_doubted_only_beyond_chance():
