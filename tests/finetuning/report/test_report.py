@@ -447,6 +447,14 @@ def test_the_confusions_of_many_labels_are_right_in_each_cell():
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
     head = ["true label", "predicted label", "count"]
     assert cells_of(page)["Confusion matrix"] == [[head, *wrong]]
+    assert "most frequent" not in page
+    # Each of 64 examples is confused in another way: 60 pairs, of which 40 are listed.
+    several = [words[(i % 16 + 1 + i // 16) % 16] for i in range(60)]
+    predictions[:60] = [Prediction(x, np.full(16, 1 / 16, np.float32)) for x in several]
+    page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
+    assert len(cells_of(page)["Confusion matrix"][0]) == 1 + 40
+    number = len({(examples[i].label, x) for i, x in enumerate(several)})
+    assert f"The 40 most frequent of {number} pairs of confused labels." in page
 
 
 def test_the_regression_table_is_right_in_each_cell():
