@@ -20,6 +20,7 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example, labels_of
+from roformer_tf.labelled.reading import GOLD
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 Predictions: TypeAlias = "Callable[[TrialResult], dict[str, list[Prediction]]]"
 
 PREDICTIONS = "predictions.tsv"
-# Its column with the labels of the data.
-GOLD = "gold"
 # Searches that vectors are compared with.
 METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
     Message("BM25 of words"): BM25,

@@ -9,6 +9,7 @@ A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs 
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -41,6 +42,8 @@ from roformer_tf.translation import Message, either
 
 # Names of columns in which `predict` writes what a label column would hold.
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
+# The column with the labels of the data in predictions.tsv of a run.
+GOLD = "gold"
 
 
 class Layout(NamedTuple):
@@ -119,6 +122,10 @@ def find_layout(
         )
     named = (*(columns.text_columns or texts), columns.label_column or label)
     table = columns.open(path, named)
+    # Of predictions.tsv the column with the usual name is the prediction.
+    is_of_run = {GOLD, "error"} <= {*table.columns}
+    if is_of_run and columns.label_column is None and (label or not texts):
+        columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.

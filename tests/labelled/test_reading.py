@@ -977,3 +977,25 @@ def test_a_large_file_takes_little_memory(write, kind):
     assert count == 3000
     assert path.stat().st_size > 9e6
     assert peak < 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "label", "want"),
+    [
+        ("classification", "text\tgold\tlabel\tp(好)\terror\n今天\t差\t好\t0.9\t\n", "label", "差"),
+        ("regression", "text\tgold\tscore\terror\n今天\t0.5\t0.75\t\n", "score", 0.5),
+        ("multilabel", "text\tgold\tlabels\terror\n今天\t乙,甲\t甲\t\n", "labels", ("乙", "甲")),
+    ],
+)
+def test_the_labels_of_predictions_tsv_are_those_of_the_data(write, task, content, label, want):
+    path = write("predictions.tsv", content)
+
+    def label_of(columns, *names):
+        layout = find_layout(path, columns, task, TASKS, *names)
+        [example] = read_examples(path, layout, columns)
+        return example.label
+
+    assert label_of(ColumnsConfig()) == want
+    assert label_of(ColumnsConfig(), ("text",), label) == want
+    predicted = label_of(ColumnsConfig(label_column=label), ("text",), label)
+    assert predicted not in (want, None)
