@@ -74,7 +74,11 @@ class Labelling(Part):
         values = tuple(read_text(row.cells, column) for column in texts)
         if label is not None and label not in row.cells:  # in JSON
             raise BadCellError(UNLABELLED)
-        target = None if label is None else self.read_label(row.cells[label], sep)
+        cell = row.cells[label] if label else None
+        # As a text, a label of Parquet's binary columns would be "b'…'".
+        if any(isinstance(x, bytes) for x in (cell if isinstance(cell, list) else [cell])):
+            raise BadCellError(f"has binary data in {label!r}, which is no label: write it as text")
+        target = self.read_label(cell, sep) if label else None
         return Example(values, target, row.source_line)
 
     def read_label(self, value: Any, sep: str) -> Label:

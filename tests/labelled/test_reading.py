@@ -757,6 +757,21 @@ BAD = {  # name: content, task, part of the message
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
     "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
     "nan_labels.jsonl": ('{"text": "x", "labels": NaN}', None, r"labels\.jsonl:1 has no label"),
+    "binary.parquet": (
+        parquet({"text": ["x", "y"] * 4, "label": [b"0", b"1"] * 4}),
+        None,
+        r"binary\.parquet:1-8 has binary data in 'label', which is no label: write it as text",
+    ),
+    "lists.parquet": (
+        parquet({"text": ["x", "y"] * 4, "label": [[b"0"], [b"1"]] * 4}),
+        "multilabel",
+        r"lists\.parquet:1-8 has binary data in 'label'",
+    ),
+    "bytes.parquet": (
+        parquet({"text": [b"x", b"y"] * 4, "label": ["0", "1"] * 4}),
+        None,
+        r"bytes\.parquet:1-8 has binary data in 'text', which is no text: write it as text",
+    ),
     "nan.parquet": (
         parquet({"text": ["x", "y"], "label": [0.0, math.nan]}),
         None,
