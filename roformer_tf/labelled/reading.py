@@ -38,6 +38,7 @@ from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Message, either
 
 # Names of columns in which `predict` writes what a label column would hold.
@@ -219,7 +220,9 @@ def _table_layout(
     name, note = label
     labels = Message("no label")
     if name:
-        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
+        labels = Message(
+            "label in column {name}{note}", name=printable(name), note=_in_brackets(note)
+        )
     report = Message(
         "{place}: {task}, {texts}, {labels}",
         place=sample.table.place,
@@ -302,7 +305,7 @@ def _guess_task(
 
 
 def _name_texts(columns: Sequence[str], note: str) -> str:
-    listed, brackets = ", ".join(columns), _in_brackets(note)
+    listed, brackets = printable(", ".join(columns)), _in_brackets(note)
     if len(columns) > 1:
         return Message("text in columns {names}{note}", names=listed, note=brackets)
     return Message("text in column {name}{note}", name=listed, note=brackets)

@@ -19,6 +19,7 @@ from roformer_tf.labelled.splits import Question, example_key, number_strata, te
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -239,7 +240,7 @@ class Labelling(Part):
             return self.task.label_numbers[label]
         except (KeyError, TypeError):  # TypeError: a list or dictionary, which is no label
             labels = self.task.labels
-            known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
+            known = printable(", ".join(labels[:10])) + ("…" if len(labels) > 10 else "")
             raise InputError(
                 f"{example.source_line}: the label {label!r} does not occur in the training data, "
                 f"which has {known}. Correct it, name the right column by --label-column, or train "

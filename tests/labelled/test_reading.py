@@ -1014,3 +1014,16 @@ def test_the_labels_of_predictions_tsv_are_those_of_the_data(write, task, conten
     assert label_of(ColumnsConfig(), ("text",), label) == want
     predicted = label_of(ColumnsConfig(label_column=label), ("text",), label)
     assert predicted not in (want, None)
+
+
+def test_line_breaks_in_names_are_escaped_in_messages(write):
+    rows = [{"评论\n内容": f"文本{i}", "标\n签": "好\n评" if i % 2 else "差"} for i in range(20)]
+    path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    columns = ColumnsConfig()
+    layout = find_layout(path, columns, "classification", TASKS)
+    assert r"text in column 评论\n内容, label in column 标\n签" in layout.report
+    task = layout.task_of(list(read_examples(path, layout, columns)), columns, "head")
+    with pytest.raises(InputError, match=r"which has 好\\n评, 差\."):
+        task.labelling.target(Example(("x",), "中", "b:1"))
+    with pytest.raises(InputError, match=r"its columns are 评论\\n内容, 标\\n签\."):
+        find_layout(path, ColumnsConfig(label_column="x"), "classification", TASKS)

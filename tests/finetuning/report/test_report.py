@@ -603,6 +603,25 @@ def test_the_figures_of_folds_are_said_to_be_too_good():
     assert "每个模型的最佳轮次正是按同一折选取的" in markdown_page(report, "zh")
 
 
+def test_a_line_break_in_a_label_is_escaped_in_warnings():
+    run = make_run()
+    task = Classification(labels=("0", "好\n评"))
+    parts = {
+        name: EvaluatedSet(
+            **vars(part)
+            | {
+                "examples": [
+                    x._replace(label="好\n评" if x.label == "1" else "0") for x in part.examples
+                ],
+                "predictions": [Prediction("0", np.float32([0.9, 0.1]))] * len(part.examples),
+            }
+        )
+        for name, part in (("train", run.train), ("valid", run.valid), ("test", run.test))
+    }
+    report = analyse(make_run(task=task, baselines=[], **parts))
+    assert "Never predicted, although in the data: 好\\n评." in report["warnings"]
+
+
 def test_calibration_is_doubted_only_beyond_chance():
     report = analyse(make_run())
     for ece, chance, doubted in [(0.15, 0.2, False), (0.25, 0.2, True), (0.09, 0.05, False)]:
