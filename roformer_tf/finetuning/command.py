@@ -208,7 +208,7 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
         metric=search.metric.name,
-        values=scores_text({name: sign * value for name, value in values.items()}),
+        values=scores_text({name: sign * value for name, (value, _) in values.items()}),
         best=best,
     )
     return searches[best]
