@@ -274,8 +274,8 @@ class Results:
         if trial.cross_validated:
             splits = list(trial.folds)
         in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
-        found = duplicates(compared(sets.train), compared(self.examples), question=question)
-        return dataclasses.replace(found, in_train=np.concatenate(in_train))
+        repeated = duplicates(compared(sets.train), compared(self.examples), question=question)
+        return dataclasses.replace(repeated, in_train=np.concatenate(in_train))
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer

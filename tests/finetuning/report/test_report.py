@@ -595,7 +595,7 @@ def test_the_interval_of_a_difference_is_paired():
     assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
 
 
-def test_the_figures_of_folds_are_said_to_be_too_good():
+def test_the_figures_of_folds_have_a_warning():
     run = make_run()
     report = analyse(make_run(test=None, valid=run.test, settings=run.settings | {"folds": 5}))
     [sentence] = [x for x in report["warnings"] if "no test set" in x]
