@@ -52,7 +52,7 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric, scores_text
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.terminal import say
+from roformer_tf.terminal import printable, say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabulary
 from roformer_tf.training import run_files
 from roformer_tf.translation import Message, Translator, choose_language, terminal_language
@@ -208,7 +208,7 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
         metric=search.metric.name,
-        values=scores_text({name: sign * value for name, value in values.items()}),
+        values=scores_text({name: sign * value for name, (value, _) in values.items()}),
         best=best,
     )
     return searches[best]
@@ -328,7 +328,7 @@ def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, S
         )
     # The order of labels that are no numbers is easily mistaken.
     shown = ", ".join(f"{label} → {name}" for label, name in zip(task.labels, names, strict=True))
-    say("names of the labels: {names}", names=shown)
+    say("names of the labels: {names}", names=printable(shown))
     task = dataclasses.replace(task, labels=tuple(names), label_values=task.labels)
     return task, sets.mapped(task.labelling.named, task.labelling.named)
 

@@ -20,6 +20,7 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example, labels_of
+from roformer_tf.labelled.reading import GOLD
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
@@ -44,8 +45,6 @@ if TYPE_CHECKING:
 Predictions: TypeAlias = "Callable[[TrialResult], dict[str, list[Prediction]]]"
 
 PREDICTIONS = "predictions.tsv"
-# Its column with the labels of the data.
-GOLD = "gold"
 # Searches that vectors are compared with.
 METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
     Message("BM25 of words"): BM25,
@@ -80,6 +79,11 @@ class Results:
     def validated(self) -> "list[TrialResult]":
         """The runs whose validation sets are reported: of folds all, otherwise the best one."""
         return self.trials if self.search.sets.folds else [self.best]
+
+    @property
+    def reported_runs(self) -> "list[TrialResult]":
+        """The runs whose predictions are reported: the best one has those for the test set."""
+        return [self.best] if self.search.sets.test else self.validated
 
     @property
     def examples(self) -> list[Example]:
@@ -170,10 +174,11 @@ class Results:
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
         fitted += sum(result.tfidf.seconds for result in self.validated if result.tfidf)
+        lexical = _described(self.best, self.reported_runs)
         reported = self._evaluated(
             self.examples,
             predictions=self.predictions,
-            alone=self._of_examples(lambda result: result.alone) if self.best.lexical else [],
+            alone=self._of_examples(lambda result: result.alone) if lexical else [],
             duplicates=self._duplicates(),
         )
         selection = self._evaluated(trial.valid, predictions=self.best.predictions["valid"])
@@ -189,7 +194,7 @@ class Results:
             teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
             without_teacher=untaught.predictions if untaught else [],
             trials_without_teacher=[_line(x) for x in untaught.trials] if untaught else [],
-            lexical=_described(self.best),
+            lexical=lexical,
             method=search.method,
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
@@ -219,7 +224,7 @@ class Results:
             baselines = [(x.name, x.test) for x in fitted[is_best.index(True)]]
         else:
             baselines = [
-                (parts[0].name, self._joined([part.valid for part in parts]))
+                (_joint_name([x.name for x in parts]), self._joined([x.valid for x in parts]))
                 for parts in zip(*fitted, strict=True)
             ]
         if len(baselines) > 1:
@@ -268,9 +273,9 @@ class Results:
         splits = [(result.trial.train, result.trial.valid) for result in self.validated]
         if trial.cross_validated:
             splits = list(trial.folds)
-        in_train = [duplicates(*map(compared, split)).in_train for split in splits]
-        found = duplicates(compared(sets.train), compared(self.examples), question=question)
-        return dataclasses.replace(found, in_train=np.concatenate(in_train))
+        in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
+        repeated = duplicates(compared(sets.train), compared(self.examples), question=question)
+        return dataclasses.replace(repeated, in_train=np.concatenate(in_train))
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer
@@ -344,12 +349,28 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     )
 
 
-def _described(result: "TrialResult") -> dict[str, Any]:
-    """Lexical features as an entry of report.json; {} without any."""
-    if result.lexical is None or result.tfidf is None:
+def _described(best: "TrialResult", reported: "Sequence[TrialResult]") -> dict[str, Any]:
+    """Lexical features as an entry of report.json; {} without any in the runs.
+
+    "weight" and "factors" are those of the model that is kept, "weights" those of all runs.
+    """
+    names = [x.tfidf.name for x in reported if x.lexical and x.tfidf]
+    if not names:
         return {}
-    lexical = result.lexical
-    return {"name": result.tfidf.name, "weight": lexical.weight, "factors": lexical.factors}
+    of_best = best.lexical
+    return {
+        "name": _joint_name(names),
+        "weight": of_best.weight if of_best else 0.0,
+        "factors": of_best.factors if of_best else (1.0, 0.0),
+        "weights": [x.lexical.weight if x.lexical else 0.0 for x in reported],
+    }
+
+
+def _joint_name(names: Sequence[str]) -> str:
+    """The name of a method that was fitted in each fold, where its settings were chosen."""
+    if len(set(names)) == 1:
+        return names[0]
+    return Message("{name} in one fold, other settings in others", name=names[0])
 
 
 def _line(result: "TrialResult") -> dict[str, Any]:

@@ -108,9 +108,17 @@ class TrialResult:
     lexical: LexicalFeatures | None = None
 
     @property
-    def goodness(self) -> float:
-        """The validation set's value of the metric, negated where less is better."""
-        return self.trial.metric.goodness(self.metrics["valid"])
+    def goodness(self) -> tuple[float, float]:
+        """The validation set's value of the metric, negated where less is better.
+
+        Then that of the model alone: TF-IDF may make different models equal.
+        """
+        goodness = self.trial.metric.goodness
+        combined = goodness(self.metrics["valid"])
+        if self.lexical is None:
+            return combined, combined
+        gold, alone = labels_of(self.trial.valid), self.alone["valid"]
+        return combined, goodness(self.task.metrics.compute(gold, alone))
 
 
 def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> TrialResult:

@@ -40,6 +40,8 @@ def read_text(cells: dict[str, Any], column: str) -> str:
         raise BadCellError(f"has an empty text in {column!r}")
     if isinstance(text, int | float):
         text = number_text(text)
+    if isinstance(text, bytes):
+        raise BadCellError(f"has binary data in {column!r}, which is no text: write it as text")
     if not isinstance(text, str):
         raise BadCellError(f"has a {type(text).__name__} in {column!r}, which is no text")
     return _sound(text)

@@ -20,6 +20,7 @@ from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.tables import Table, open_table
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Message, either
 
 # Values are labels if there are at most this many different ones, even if none repeats.
@@ -119,7 +120,7 @@ def _match(table: Table, wanted: str, by_number: bool = True) -> str:
 
 
 def _no_column(table: Table, wanted: str) -> str:
-    present = Message("its columns are {columns}", columns=", ".join(table.columns))
+    present = Message("its columns are {columns}", columns=printable(", ".join(table.columns)))
     if not table.has_header:
         present = Message("its first line names none of its {number}", number=len(table.columns))
     return Message(

@@ -9,6 +9,7 @@ A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs 
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -37,10 +38,13 @@ from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Message, either
 
 # Names of columns in which `predict` writes what a label column would hold.
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
+# The column with the labels of the data in predictions.tsv of a run.
+GOLD = "gold"
 
 
 class Layout(NamedTuple):
@@ -119,6 +123,10 @@ def find_layout(
         )
     named = (*(columns.text_columns or texts), columns.label_column or label)
     table = columns.open(path, named)
+    # Of predictions.tsv the column with the usual name is the prediction.
+    is_of_run = {GOLD, "error"} <= {*table.columns}
+    if is_of_run and columns.label_column is None and (label or not texts):
+        columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
@@ -212,7 +220,9 @@ def _table_layout(
     name, note = label
     labels = Message("no label")
     if name:
-        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
+        labels = Message(
+            "label in column {name}{note}", name=printable(name), note=_in_brackets(note)
+        )
     report = Message(
         "{place}: {task}, {texts}, {labels}",
         place=sample.table.place,
@@ -295,7 +305,7 @@ def _guess_task(
 
 
 def _name_texts(columns: Sequence[str], note: str) -> str:
-    listed, brackets = ", ".join(columns), _in_brackets(note)
+    listed, brackets = printable(", ".join(columns)), _in_brackets(note)
     if len(columns) > 1:
         return Message("text in columns {names}{note}", names=listed, note=brackets)
     return Message("text in column {name}{note}", name=listed, note=brackets)

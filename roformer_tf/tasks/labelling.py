@@ -19,6 +19,7 @@ from roformer_tf.labelled.splits import Question, example_key, number_strata, te
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -74,7 +75,11 @@ class Labelling(Part):
         values = tuple(read_text(row.cells, column) for column in texts)
         if label is not None and label not in row.cells:  # in JSON
             raise BadCellError(UNLABELLED)
-        target = None if label is None else self.read_label(row.cells[label], sep)
+        cell = row.cells[label] if label else None
+        # As a text, a label of Parquet's binary columns would be "b'…'".
+        if any(isinstance(x, bytes) for x in (cell if isinstance(cell, list) else [cell])):
+            raise BadCellError(f"has binary data in {label!r}, which is no label: write it as text")
+        target = self.read_label(cell, sep) if label else None
         return Example(values, target, row.source_line)
 
     def read_label(self, value: Any, sep: str) -> Label:
@@ -235,7 +240,7 @@ class Labelling(Part):
             return self.task.label_numbers[label]
         except (KeyError, TypeError):  # TypeError: a list or dictionary, which is no label
             labels = self.task.labels
-            known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
+            known = printable(", ".join(labels[:10])) + ("…" if len(labels) > 10 else "")
             raise InputError(
                 f"{example.source_line}: the label {label!r} does not occur in the training data, "
                 f"which has {known}. Correct it, name the right column by --label-column, or train "

@@ -268,7 +268,8 @@ def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
     distances = [x["count"] * abs(x["probability"] - x["right"]) for x in bins]
     # Of few examples, the fraction that is right differs from any probability.
     counts, means = (np.array([x[key] for x in bins]) for key in ("count", "probability"))
-    rights = np.random.default_rng(0).binomial(counts, means, (1000, len(bins)))
+    # A sum of probabilities may be slightly above 1.
+    rights = np.random.default_rng(0).binomial(counts, means.clip(0, 1), (1000, len(bins)))
     by_chance = np.abs(rights - counts * means).sum(axis=1) / len(right)
     chance = float(np.quantile(by_chance, 0.95))
     return {"ece": sum(distances) / len(right), "chance": chance, "bins": bins}

@@ -235,14 +235,13 @@ def fit_logistic(targets: np.ndarray, features: Any, setting: Setting) -> Linear
         # as fast as one model of all labels, and as good.
         model = LogisticRegression(
             C=setting.strength,
+            class_weight="balanced" if setting.balanced else None,
             solver="liblinear",
             dual=True,
             tol=1e-2,
             max_iter=1000,
             random_state=0,
         )
-        if setting.balanced:
-            model.set_params(class_weight="balanced")
         model.fit(features, column)
         coefficients[:, number], intercepts[number] = model.coef_[0], model.intercept_[0]
     return LinearModel(coefficients, intercepts)
@@ -293,9 +292,9 @@ def fit_tfidf(
     """
     began = time.perf_counter()
     fitted = _at_most(training, MAX_CHARACTERS)
-    usual = USUAL._replace(balanced=balanced)
-    splits = folds or [(training, valid)]
-    setting = _tuned(task, splits, metric, balanced) if valid else usual
+    setting = USUAL._replace(balanced=balanced)
+    if valid:
+        setting = _tuned(task, folds or [(training, valid)], metric, balanced)
     part = Message(
         ", fitted to {kept:,} of {all:,} training examples", kept=len(fitted), all=len(training)
     )

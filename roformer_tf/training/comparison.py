@@ -119,10 +119,13 @@ def read_run(folder: Path, name: str) -> RecordedRun:
     # Lines of the best training are copied to the run's folder when all are finished.
     under_way = bool(trials) and not (folder / METRICS_FILE).exists()
     source = max(trials, key=lambda path: path.stat().st_mtime).parent if under_way else folder
+    settings = read_settings(folder)
+    if settings.get("stages"):  # with them --steps has its default, which is not used
+        settings.pop("steps", None)
     return RecordedRun(
         folder,
         name,
-        read_settings(folder),
+        settings,
         read_metrics(source / METRICS_FILE),
         read_metrics(source / EVALUATIONS_FILE),
         read_keys(folder / REPORT, parse_json),
@@ -156,6 +159,8 @@ def state(run: RecordedRun) -> str:
     finished = steps is not None and step >= steps
     if run.kind == FINE_TUNING:
         finished = any((run.folder / name).exists() for name in (REPORT, RESULT))
+    if finished and not step:  # a model that is fitted without steps, by --method vectors
+        return "finished"
     words = f"{'finished ' if finished else ''}at step {step:,}"
     if steps not in (None, step):
         words += f" of {steps:,}"
@@ -230,9 +235,9 @@ def figures(run: RecordedRun) -> dict[str, Plain]:
     sets = run.report or {"valid": run.evaluations[-1] if run.evaluations else {}}
     by_set = {
         name: {
-            key: x
+            key: x if _is_figure(x) else None  # no value for these data
             for key, x in sets.get(name, {}).items()
-            if key not in ("step", "epoch") and _is_figure(x)
+            if key not in ("step", "epoch")
         }
         for name in ("test", "valid")
     }
@@ -246,7 +251,7 @@ def _is_figure(value: Any) -> bool:
 def _figure_cells(metrics: Mapping[str, Plain]) -> dict[str, str]:
     """{"test accuracy": "0.9120", …}."""
     return {
-        f"{name} {metric}": f"{value:.4f}"
+        f"{name} {metric}": "" if value is None else f"{value:.4f}"
         for name, values in metrics.items()
         for metric, value in values.items()
     }

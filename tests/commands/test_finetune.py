@@ -223,9 +223,12 @@ def test_all_training_options_at_once(released, tmp_path):
     assert len(names) == 5  # the best rate has a second seed
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert {trial["name"] for trial in report["trials"]} == names
-    best = max(report["trials"], key=lambda trial: trial["valid"]["macro_f1"])
-    weights = run / "trials" / best["name"] / "best" / "model.safetensors"
-    assert (run / "model" / "model.safetensors").read_bytes() == weights.read_bytes()
+    highest = max(trial["valid"]["macro_f1"] for trial in report["trials"])
+    # Of those that TF-IDF makes equal, the one that is better alone.
+    best = [x["name"] for x in report["trials"] if x["valid"]["macro_f1"] == highest]
+    files = [run / "trials" / name / "best" / "model.safetensors" for name in best]
+    kept = (run / "model" / "model.safetensors").read_bytes()
+    assert kept in [file.read_bytes() for file in files]
 
 
 @pytest.mark.usefixtures("eager_steps")

@@ -15,7 +15,8 @@ from roformer_tf.cli import main
 from roformer_tf.finetuning.command import read_sets, split_sets
 from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.results import FittedBaseline, Results
+from roformer_tf.finetuning.report.pages import lexical_note
+from roformer_tf.finetuning.results import FittedBaseline, Results, _described
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trial import TrialResult
@@ -27,10 +28,11 @@ from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Judgment, Reranking
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
-from roformer_tf.translation import Translator
+from roformer_tf.translation import Message, Translator
 from tests.support.baseline import baseline_of
 from tests.support.service_app import served_task
 
@@ -346,7 +348,7 @@ def test_label_issues_need_a_model_better_than_the_baseline(report, reason):
         ([], [], ["a:3"]),
         (TEST, [], ["a:3"]),  # rows of the test set are never checked
     ):
-        config = SimpleNamespace(train="train.tsv")
+        config = SimpleNamespace(train="train.tsv", loss=LossConfig())
         sets = Sets(train, [], test, folds)
         search = SimpleNamespace(sets=sets, task=task, metric=ACCURACY, config=config)
         results = Results(search, trials)
@@ -434,3 +436,38 @@ def test_a_cross_validation_reports_repeated_and_contradicting_texts(method):
     if not is_cross_validated:
         trials[1].train.append(examples[5])
         assert results._duplicates().in_train.tolist() == [False] * 5 + [True]
+
+
+def fold_result(name, weight=None):
+    """A training of a fold, of which TF-IDF has a name and a weight, None if it is not used."""
+    lexical = None if weight is None else SimpleNamespace(weight=weight, factors=(1.0, weight))
+    tfidf = SimpleNamespace(name=Message(name))
+    return SimpleNamespace(lexical=lexical, tfidf=tfidf)
+
+
+def test_lexical_features_of_folds_have_the_weight_of_each():
+    """The best fold has the model. The figures of the others may be with TF-IDF, too."""
+    folds = [fold_result("words", 0.2), fold_result("characters"), fold_result("characters", 0.6)]
+    described = _described(folds[1], folds)
+    assert described == {
+        "name": "words in one fold, other settings in others",
+        "weight": 0.0,
+        "factors": (1.0, 0.0),
+        "weights": [0.2, 0.0, 0.6],
+    }
+    report = {"lexical": described | {"name_zh": "词"}}
+    assert lexical_note(report, Translator("en")).endswith("chosen in each fold: 20%, 0%, 60%.")
+    assert _described(folds[1], folds[1:2]) == {}
+    alone = _described(folds[2], folds[2:])
+    assert (alone["name"], alone["weight"]) == ("characters", 0.6)
+    report = {"lexical": alone | {"name_zh": "字"}}
+    assert "is 60%, chosen on the validation set" in lexical_note(report, Translator("en"))
+
+
+def test_the_name_of_a_baseline_of_folds_is_not_that_of_the_first():
+    sets = Sets([], [], [], [([], [])] * 2)
+    search = SimpleNamespace(sets=sets, task=Classification(), metric=ACCURACY)
+    results = Results(search, [SimpleNamespace(task=search.task, goodness=0.0)] * 2)
+    for names, name in [("aa", "a"), ("ab", "a in one fold, other settings in others")]:
+        vars(results)["_fitted"] = [[FittedBaseline(Message(x), [], [])] for x in names]
+        assert results._baselines() == ([(name, [])], "")

@@ -13,6 +13,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trial import Trial, TrialResult
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
@@ -56,9 +57,28 @@ def trainings(tmp_path, monkeypatch):
 
 
 def test_further_seeds_use_the_best_rate_of_the_sweep(trainings):
-    rates = [5e-4, 1e-3, 2e-3, 4e-3]
+    rates = [1e-3, 5e-4, 2e-3, 4e-3]
     tried = trainings(lambda rate: 0.9 if rate == 2e-3 else 0.5, sweep=True, seeds=3)
     assert tried == [*((rate, 7) for rate in rates), (2e-3, 8), (2e-3, 9)]
+
+
+def test_of_equal_rates_the_default_is_best(trainings):
+    assert trainings(lambda rate: 0.5, sweep=True, seeds=2)[-1] == (1e-3, 8)
+
+
+def test_where_tfidf_makes_models_equal_the_better_one_alone_is_best():
+    examples = [Example((f"文{number}",), "ab"[number % 2], "") for number in range(4)]
+    right = [Prediction(x.label, np.float32([0.5, 0.5])) for x in examples]
+
+    def trained(alone, lexical="TF-IDF", accuracy=0.75):
+        trial = SimpleNamespace(valid=examples, metric=ACCURACY)
+        figures = {"valid": {"accuracy": accuracy}}
+        return TrialResult(trial, {}, figures, TASK, 0.0, alone={"valid": alone}, lexical=lexical)
+
+    wrong = [Prediction("a", x.scores) for x in right]
+    assert trained(wrong).goodness == (0.75, 0.5) < trained(right).goodness == (0.75, 1.0)
+    assert trained(right).goodness < trained(wrong, accuracy=1.0).goodness
+    assert trained(wrong, lexical=None).goodness == (0.75, 0.75)
 
 
 def test_a_diverging_rate_is_excluded_from_the_sweep(trainings, capsys):

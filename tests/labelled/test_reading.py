@@ -757,6 +757,21 @@ BAD = {  # name: content, task, part of the message
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
     "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
     "nan_labels.jsonl": ('{"text": "x", "labels": NaN}', None, r"labels\.jsonl:1 has no label"),
+    "binary.parquet": (
+        parquet({"text": ["x", "y"] * 4, "label": [b"0", b"1"] * 4}),
+        None,
+        r"binary\.parquet:1-8 has binary data in 'label', which is no label: write it as text",
+    ),
+    "lists.parquet": (
+        parquet({"text": ["x", "y"] * 4, "label": [[b"0"], [b"1"]] * 4}),
+        "multilabel",
+        r"lists\.parquet:1-8 has binary data in 'label'",
+    ),
+    "bytes.parquet": (
+        parquet({"text": [b"x", b"y"] * 4, "label": ["0", "1"] * 4}),
+        None,
+        r"bytes\.parquet:1-8 has binary data in 'text', which is no text: write it as text",
+    ),
     "nan.parquet": (
         parquet({"text": ["x", "y"], "label": [0.0, math.nan]}),
         None,
@@ -977,3 +992,38 @@ def test_a_large_file_takes_little_memory(write, kind):
     assert count == 3000
     assert path.stat().st_size > 9e6
     assert peak < 3 << 20
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "label", "want"),
+    [
+        ("classification", "text\tgold\tlabel\tp(好)\terror\n今天\t差\t好\t0.9\t\n", "label", "差"),
+        ("regression", "text\tgold\tscore\terror\n今天\t0.5\t0.75\t\n", "score", 0.5),
+        ("multilabel", "text\tgold\tlabels\terror\n今天\t乙,甲\t甲\t\n", "labels", ("乙", "甲")),
+    ],
+)
+def test_the_labels_of_predictions_tsv_are_those_of_the_data(write, task, content, label, want):
+    path = write("predictions.tsv", content)
+
+    def label_of(columns, *names):
+        layout = find_layout(path, columns, task, TASKS, *names)
+        [example] = read_examples(path, layout, columns)
+        return example.label
+
+    assert label_of(ColumnsConfig()) == want
+    assert label_of(ColumnsConfig(), ("text",), label) == want
+    predicted = label_of(ColumnsConfig(label_column=label), ("text",), label)
+    assert predicted not in (want, None)
+
+
+def test_line_breaks_in_names_are_escaped_in_messages(write):
+    rows = [{"评论\n内容": f"文本{i}", "标\n签": "好\n评" if i % 2 else "差"} for i in range(20)]
+    path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    columns = ColumnsConfig()
+    layout = find_layout(path, columns, "classification", TASKS)
+    assert r"text in column 评论\n内容, label in column 标\n签" in layout.report
+    task = layout.task_of(list(read_examples(path, layout, columns)), columns, "head")
+    with pytest.raises(InputError, match=r"which has 好\\n评, 差\."):
+        task.labelling.target(Example(("x",), "中", "b:1"))
+    with pytest.raises(InputError, match=r"its columns are 评论\\n内容, 标\\n签\."):
+        find_layout(path, ColumnsConfig(label_column="x"), "classification", TASKS)

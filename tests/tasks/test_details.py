@@ -32,3 +32,8 @@ def test_the_error_of_overconfident_probabilities_is_above_chance():
         rng = np.random.default_rng(seed)
         actual = calibration(rng.uniform(0.9, 1, 100), rng.random(100) < 0.7)
         assert actual["ece"] > 2 * actual["chance"]
+
+
+def test_a_probability_that_is_rounded_above_one_is_no_error():
+    actual = calibration(np.full(3, 1.0000001, np.float32), np.array([True, True, False]))
+    assert actual["chance"] < 1e-6 < actual["ece"]

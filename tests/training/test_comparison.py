@@ -209,6 +209,21 @@ def test_a_report_without_a_test_set_shows_validation_figures(tmp_path):
     assert table_lines(run)[3] == "name  valid accuracy  valid macro_f1"
 
 
+def test_a_metric_without_a_value_has_a_dash(tmp_path):
+    """The run is in the table of the others all the same; one without steps is just finished."""
+    run = write_run(tmp_path / "a", epochs=1)
+    write_report(run, valid={"accuracy": 0.9, "macro_f1": None})
+    write_report(write_run(tmp_path / "b", losses(0.5), epochs=1), valid=FIGURES)
+    assert table_lines(*find_runs(tmp_path))[:6] == [
+        "name                state    loss",
+        "a                finished       -",
+        "b     finished at step 10  0.5000",
+        "",
+        "name  valid accuracy  valid macro_f1",
+        "a             0.9000               -",
+    ]
+
+
 def test_tasks_with_different_metrics_have_separate_tables(tmp_path):
     for name, valid in (("a", FIGURES), ("b", {"pearson": 0.5}), ("c", FIGURES)):
         write_report(write_run(tmp_path / name, losses(0.5), epochs=1), valid=valid)
@@ -339,6 +354,17 @@ def test_settings_are_shown_if_they_differ(tmp_path):
         "learning_rate  3e-05    base, slow",
         "               0.001    fast",
         "rows           not set  fast",
+    ]
+
+
+def test_the_steps_of_a_run_with_stages_are_not_the_default(tmp_path):
+    write_run(tmp_path / "a", losses(2.0), steps=100_000, stages=["steps=10", "steps=5"])
+    write_run(tmp_path / "b", losses(2.0), steps=50, stages=[])
+    lines = table_lines(*find_runs(tmp_path))
+    assert lines[-3:] == [
+        "stages   steps=10, steps=5  a",
+        "         none               b",
+        "steps    50                 b",
     ]
 
 

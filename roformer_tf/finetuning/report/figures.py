@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.terminal import printable
 from roformer_tf.translation import Translator
 
 # The dictionary of report.json, as `analysis.analyse` makes it.
@@ -160,13 +161,14 @@ def warnings(report: Report, _: Translator, figures: bool = True) -> list[str]:
     ]
     if not figures:
         checks.remove(_undefined)
-    return [sentence for check in checks for sentence in check(report, _)]
+    # A label may have a line break, which would end the sentence's line.
+    return [printable(sentence) for check in checks for sentence in check(report, _)]
 
 
 def evaluation_warnings(report: Report, _: Translator) -> list[str]:
     """Warnings that need no training run: of predictions for a labelled file."""
     checks = (_undefined, _missing, _few, window_notes, _never, _unreliable)
-    return [sentence for check in checks for sentence in check(report, _)]
+    return [printable(sentence) for check in checks for sentence in check(report, _)]
 
 
 def _leak(report: Report, _: Translator) -> Iterator[str]:
@@ -204,7 +206,15 @@ def _leak(report: Report, _: Translator) -> Iterator[str]:
 
 
 def _no_test(report: Report, _: Translator) -> Iterator[str]:
-    if report["judged"] == "valid":
+    if report["judged"] != "valid":
+        return
+    if report["settings"].get("folds"):
+        yield _(
+            "There is no test set. The figures are those of a cross-validation: each example was "
+            "predicted by a model that was not trained on it. But each fold also selected the best "
+            "epoch of its model: the figures are too good. Give a test set with --test."
+        )
+    else:
         yield _(
             "There is no test set. The figures are on the validation set, which also selected the "
             "best weights: they are slightly too good. Give a test set with --test."

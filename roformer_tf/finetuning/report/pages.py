@@ -176,6 +176,13 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
 
 def lexical_note(report: Report, _: Translator) -> str:
     """What lexical features are, in a report of a model that has them."""
+    if len(weights := report["lexical"]["weights"]) > 1:
+        return _(
+            "Lexical features: the predictions are combined with those of {name}. The weight of "
+            "these was chosen in each fold: {weights}.",
+            name=figures.baseline_name(report["lexical"], _),
+            weights=[f"{weight:.0%}" for weight in weights],
+        )
     return _(
         "Lexical features: the predictions are combined with those of {name}. The weight of these "
         "is {weight:.0%}, chosen on the validation set.",
@@ -217,7 +224,8 @@ def method_notes(report: Report, _: Translator) -> Iterator[str]:
         yield _(
             "No example was split off: the model is fitted to all of them. Where no file was "
             "given, the figures are those of a cross-validation: each training example was "
-            "predicted by a model that was fitted without it."
+            "predicted by a model that was fitted without it. Settings were chosen by the same "
+            "predictions, so these figures are slightly too good."
         )
 
 

@@ -344,7 +344,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written_report):
         ["training set: repeated within the set", "0"],
     ]
     labels = {}
-    for item in (*counted_run.train.examples, *counted_run.test.examples):
+    for item in chain.from_iterable(part.examples for part in parts.values()):
         labels.setdefault(item.texts, set()).add(item.label)
     more = sum(len(x) > 1 for x in labels.values())
     assert repeated[5] == ["texts with more than one label", str(more)]
@@ -459,6 +459,14 @@ def test_the_confusions_of_many_labels_are_right_in_each_cell():
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
     head = ["true label", "predicted label", "count"]
     assert cells_of(page)["Confusion matrix"] == [[head, *wrong]]
+    assert "most frequent" not in page
+    # Each of 64 examples is confused in another way: 60 pairs, of which 40 are listed.
+    several = [words[(i % 16 + 1 + i // 16) % 16] for i in range(60)]
+    predictions[:60] = [Prediction(x, np.full(16, 1 / 16, np.float32)) for x in several]
+    page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
+    assert len(cells_of(page)["Confusion matrix"][0]) == 1 + 40
+    number = len({(examples[i].label, x) for i, x in enumerate(several)})
+    assert f"The 40 most frequent of {number} pairs of confused labels." in page
 
 
 def test_the_regression_table_is_right_in_each_cell():
@@ -597,6 +605,33 @@ def test_the_interval_of_a_difference_is_paired():
     assert value == pytest.approx(difference.mean())
     np.testing.assert_allclose(ends, (value - error, value + error), atol=error / 8)
     assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
+
+
+def test_the_figures_of_folds_have_a_warning():
+    run = make_run()
+    report = analyse(make_run(test=None, valid=run.test, settings=run.settings | {"folds": 5}))
+    [sentence] = [x for x in report["warnings"] if "no test set" in x]
+    assert "each fold also selected the best epoch" in sentence
+    assert "每个模型的最佳轮次正是按同一折选取的" in markdown_page(report, "zh")
+
+
+def test_a_line_break_in_a_label_is_escaped_in_warnings():
+    run = make_run()
+    task = Classification(labels=("0", "好\n评"))
+    parts = {
+        name: EvaluatedSet(
+            **vars(part)
+            | {
+                "examples": [
+                    x._replace(label="好\n评" if x.label == "1" else "0") for x in part.examples
+                ],
+                "predictions": [Prediction("0", np.float32([0.9, 0.1]))] * len(part.examples),
+            }
+        )
+        for name, part in (("train", run.train), ("valid", run.valid), ("test", run.test))
+    }
+    report = analyse(make_run(task=task, baselines=[], **parts))
+    assert "Never predicted, although in the data: 好\\n评." in report["warnings"]
 
 
 def test_calibration_is_doubted_only_beyond_chance():
