@@ -25,7 +25,7 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import given_names, hint, in_flag_names, nearest, typed_value
+from roformer_tf.flags import flag_types, given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, set_up_tensorflow
 from roformer_tf.translation import ASKED, Message, Translator, terminal_language
 from roformer_tf.usage import from_words, wrapped
@@ -169,6 +169,12 @@ _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 """Error numbers of a full or failing disk."""
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's OSError for an array that was written in part; it has no errno."""
+_OUT_OF_MEMORY = re.compile(
+    "OOM when|[Oo]ut of memory|RESOURCE_EXHAUSTED|Failed to allocate memory"
+)
+"""TensorFlow's, JAX's and ONNX Runtime's errors."""
+_ABOUT_MEMORY = ("batch-size", "length", "max-length", "accumulate", "rematerialize", "workers")
+"""Flags on which the memory of a command depends, the most effective ones first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,16 +218,9 @@ def _main(arguments: list[str]) -> int:
         print(f"roformer-tf {name}: {message}", file=sys.stderr)
         return BAD_INPUT
     except Exception as error:
-        problem = _storage_problem(error)
-        if not problem:
+        message = _no_space(error, _) or _no_memory(error, name, flags, _)
+        if not message:
             raise
-        file = getattr(error, "filename", None)
-        message = _(
-            "cannot write{target}: {problem}. Completed files are intact. Free some space and run "
-            "the same command again.",
-            target=f" {file}" if file else "",
-            problem=problem,
-        )
         print(f"\nroformer-tf {name}: {message}", file=sys.stderr)
         return FAILED
     except TerminatedError as error:
@@ -235,8 +234,30 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _storage_problem(error: Exception) -> str:
+def _no_space(error: Exception, _: Translator) -> str:
     """The message if the error is that of a full or failing disk, else ""."""
+    problem = _storage_problem(error)
+    file = getattr(error, "filename", None)
+    return problem and _(
+        "cannot write{target}: {problem}. Completed files are intact. Free some space and run the "
+        "same command again.",
+        target=f" {file}" if file else "",
+        problem=problem,
+    )
+
+
+def _no_memory(error: Exception, name: str, flags: Sequence[str], _: Translator) -> str:
+    """The message if memory ran out, of the CPU or of a GPU, else ""."""
+    if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+        return ""
+    known = flag_types(load_settings(name, flags))
+    own = [f"--{flag}" for flag in _ABOUT_MEMORY if flag in known]
+    advice = _(" Less is needed with another value of {flags}.", flags=", ".join(own))
+    return _("memory ran out.") + (advice if own else "")
+
+
+def _storage_problem(error: Exception) -> str:
+    """The reason if the error is that of a full or failing disk, else ""."""
     if isinstance(error, OSError):
         if error.errno in _STORAGE:
             return error.strerror or os.strerror(error.errno)
