@@ -52,6 +52,7 @@ class Command(NamedTuple):
 RESUMED = ("prepare", "pretrain", "finetune", "checkpoints download")
 _TENSORFLOW = ("tensorflow",)
 _MODELS = ("roformer_tf.models.heads",)
+_TRAINING = _MODELS + _TENSORFLOW  # which Keras imports to set its seed, on JAX too
 
 COMMANDS = {
     "prepare": Command(
@@ -62,14 +63,14 @@ COMMANDS = {
     "pretrain": Command(
         "roformer_tf.pretraining.command:pretrain",
         "pretrain a masked or causal language model",
-        _MODELS,
+        _TRAINING,
         settings="roformer_tf.pretraining.settings:PretrainConfig",
         usual="corpus rows vocab vocab-size init-from length batch-size steps learning-rate",
     ),
     "finetune": Command(
         "roformer_tf.adaptation:finetune",
         "fine-tune on labelled texts",
-        _MODELS,
+        _TRAINING,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",
         usual="checkpoint valid test task label-column max-length epochs batch-size learning-rate",
     ),
