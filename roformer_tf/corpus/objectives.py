@@ -50,7 +50,7 @@ class MaskingConfig:
         for rate in (self.rate(0.0), self.rate(1.0)):
             check_number("mask_rate", rate, above=0, below=1, example="0.15")
         masked, replaced = self.mask_replace_rate, self.random_replace_rate
-        if min(masked, replaced) < 0 or masked + replaced > 1:
+        if not (masked >= 0 and replaced >= 0 and masked + replaced <= 1):  # NaN is refused, too
             raise InputError(
                 f"mask_replace_rate {masked} and random_replace_rate {replaced} must be 0 or more "
                 "and together at most 1, such as 0.8 and 0.1."

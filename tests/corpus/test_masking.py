@@ -212,6 +212,8 @@ def test_no_special_token_replaces_a_word():
         (((1.3, 0.1), 0.8, 0.1), "mask_rate is 1.3,"),
         ((0.15, 0.8, 0.3), "together at most 1"),
         ((0.15, -0.1, 0.3), "must be 0 or more"),
+        ((0.15, float("nan"), 0.1), "must be 0 or more"),
+        ((0.15, 0.8, float("nan")), "must be 0 or more"),
     ],
 )
 def test_contradicting_rates_are_refused(shares, message):
