@@ -8,9 +8,11 @@ import errno
 import io
 import os
 import re
+import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from contextvars import copy_context
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,7 +27,7 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import given_names, hint, in_flag_names, nearest, typed_value
+from roformer_tf.flags import flag_types, given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, set_up_tensorflow
 from roformer_tf.translation import ASKED, Message, Translator, terminal_language
 from roformer_tf.usage import from_words, wrapped
@@ -52,6 +54,7 @@ class Command(NamedTuple):
 RESUMED = ("prepare", "pretrain", "finetune", "checkpoints download")
 _TENSORFLOW = ("tensorflow",)
 _MODELS = ("roformer_tf.models.heads",)
+_TRAINING = _MODELS + _TENSORFLOW  # which Keras imports to set its seed, on JAX too
 
 COMMANDS = {
     "prepare": Command(
@@ -62,14 +65,14 @@ COMMANDS = {
     "pretrain": Command(
         "roformer_tf.pretraining.command:pretrain",
         "pretrain a masked or causal language model",
-        _MODELS,
+        _TRAINING,
         settings="roformer_tf.pretraining.settings:PretrainConfig",
         usual="corpus rows vocab vocab-size init-from length batch-size steps learning-rate",
     ),
     "finetune": Command(
         "roformer_tf.adaptation:finetune",
         "fine-tune on labelled texts",
-        _MODELS,
+        _TRAINING,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",
         usual="checkpoint valid test task label-column max-length epochs batch-size learning-rate",
     ),
@@ -169,6 +172,12 @@ _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 """Error numbers of a full or failing disk."""
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's OSError for an array that was written in part; it has no errno."""
+_OUT_OF_MEMORY = re.compile(
+    "OOM when|[Oo]ut of memory|RESOURCE_EXHAUSTED|Failed to allocate memory"
+)
+"""TensorFlow's, JAX's and ONNX Runtime's errors."""
+_ABOUT_MEMORY = ("batch-size", "length", "max-length", "accumulate", "rematerialize", "workers")
+"""Flags on which the memory of a command depends, the most effective ones first."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -212,16 +221,9 @@ def _main(arguments: list[str]) -> int:
         print(f"roformer-tf {name}: {message}", file=sys.stderr)
         return BAD_INPUT
     except Exception as error:
-        problem = _storage_problem(error)
-        if not problem:
+        message = _no_space(error, _) or _no_memory(error, name, flags, _)
+        if not message:
             raise
-        file = getattr(error, "filename", None)
-        message = _(
-            "cannot write{target}: {problem}. Completed files are intact. Free some space and run "
-            "the same command again.",
-            target=f" {file}" if file else "",
-            problem=problem,
-        )
         print(f"\nroformer-tf {name}: {message}", file=sys.stderr)
         return FAILED
     except TerminatedError as error:
@@ -235,8 +237,30 @@ def _main(arguments: list[str]) -> int:
     return 0
 
 
-def _storage_problem(error: Exception) -> str:
+def _no_space(error: Exception, _: Translator) -> str:
     """The message if the error is that of a full or failing disk, else ""."""
+    problem = _storage_problem(error)
+    file = getattr(error, "filename", None)
+    return problem and _(
+        "cannot write{target}: {problem}. Completed files are intact. Free some space and run the "
+        "same command again.",
+        target=f" {file}" if file else "",
+        problem=problem,
+    )
+
+
+def _no_memory(error: Exception, name: str, flags: Sequence[str], _: Translator) -> str:
+    """The message if memory ran out, of the CPU or of a GPU, else ""."""
+    if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+        return ""
+    known = flag_types(load_settings(name, flags))
+    own = [f"--{flag}" for flag in _ABOUT_MEMORY if flag in known]
+    advice = _(" Less is needed with another value of {flags}.", flags=", ".join(own))
+    return _("memory ran out.") + (advice if own else "")
+
+
+def _storage_problem(error: Exception) -> str:
+    """The reason if the error is that of a full or failing disk, else ""."""
     if isinstance(error, OSError):
         if error.errno in _STORAGE:
             return error.strerror or os.strerror(error.errno)
@@ -302,9 +326,27 @@ def run(name: str, flags: Sequence[str], _: Translator) -> None:
         values = from_words(settings, flags, program, command.usual, _.language)
         # After the flags are parsed: neither --help nor a wrong flag has to wait for Keras.
         import_quickly(*command.loads)
-        load_function(name, flags)(values)
+        with _terminable() if name in RESUMED else nullcontext():
+            load_function(name, flags)(values)
     except InputError as error:
         raise InputError(in_flag_names(_(error.args[0]), settings)) from None
+
+
+@contextmanager
+def _terminable() -> Iterator[None]:
+    """Raise TerminatedError at SIGTERM, so that nothing half-written and no process is left."""
+
+    def stop(number: int, frame: object) -> None:
+        raise TerminatedError("received SIGTERM. Run the same command again to resume.")
+
+    if threading.current_thread() is not threading.main_thread():  # only it gets signals
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:

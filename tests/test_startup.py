@@ -90,6 +90,16 @@ def test_a_model_that_needs_keras_is_loaded_without_notes(fake_tensorflow, shall
     assert stderr.startswith(OTHER_OUTPUT)
 
 
+@pytest.mark.parametrize("command", ["pretrain --rows", "finetune --teacher none --train"])
+def test_a_training_on_jax_hides_the_notes(fake_tensorflow, tmp_path, command):
+    """Keras imports TensorFlow there as well, when it sets the seed."""
+    pytest.importorskip("jax")
+    words = [*command.split(), "none", "--output", str(tmp_path / "run")]
+    stderr, code = fake_tensorflow("", words, KERAS_BACKEND="jax")
+    assert code == 2
+    assert stderr.startswith(OTHER_OUTPUT + b"roformer-tf ")
+
+
 def test_a_tf1_checkpoint_is_read_without_notes(fake_tensorflow, released):
     """Only the checkpoint shows whether a command that computes without Keras needs TensorFlow."""
     stderr, _ = fake_tensorflow(

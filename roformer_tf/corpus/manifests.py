@@ -193,6 +193,8 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
 def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
     """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
     before, after = ({tuple(file) for file in files} for files in (known, now))
+    if before != after and {file[1:] for file in before} == {file[1:] for file in after}:
+        return "the same files, but other names of corpora, as in news=a.txt"
     # By name: a file with another content is in both differences.
     missing = {name for _, name, *_ in before - after}
     new = {name for _, name, *_ in after - before}

@@ -50,7 +50,7 @@ class MaskingConfig:
         for rate in (self.rate(0.0), self.rate(1.0)):
             check_number("mask_rate", rate, above=0, below=1, example="0.15")
         masked, replaced = self.mask_replace_rate, self.random_replace_rate
-        if min(masked, replaced) < 0 or masked + replaced > 1:
+        if not (masked >= 0 and replaced >= 0 and masked + replaced <= 1):  # NaN is refused, too
             raise InputError(
                 f"mask_replace_rate {masked} and random_replace_rate {replaced} must be 0 or more "
                 "and together at most 1, such as 0.8 and 0.1."
@@ -105,21 +105,21 @@ def _wanted(tokens: int, mask_rate: float) -> int:
 
 def _draw(
     words: npt.NDArray[np.integer],
-    predictions: int,
     rng: np.random.Generator,
     config: MaskingConfig,
     rate: float,
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float64]]:
-    """All randomness of a sequence: codes of tokens (L,), and numbers in [0, 1) for slots (P,).
+    """All randomness of a sequence: codes of tokens (L,), and numbers in [0, 1) for slots.
 
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
     sizes = np.bincount(words)  # (words + 1,) in tokens
-    # At most `predictions`, since two tokens of a sequence or more are special.
+    # At most one for each slot, since two tokens of a sequence or more are special.
     limit = _wanted(len(words) - int(sizes[0]), rate)
     chosen = _choose_words(sizes.tolist(), limit, rng)
-    # P words are chosen at most, so the first row suffices; `chances` does not depend on them.
-    word_chances, chances = rng.random((2, predictions))
+    # The slots of this rate, not of the highest one: held-out masks are those of the last rate.
+    # So many words are chosen at most; `chances` does not depend on them.
+    word_chances, chances = rng.random((2, predictions_per_row(len(words), rate)))
     word_chances = word_chances[: len(chosen)]
     kept_from = config.mask_replace_rate + config.random_replace_rate
     # With the rates 0.8 and 0.1: a chance below 0.8 gives 1 (masked), below 0.9 gives 2 (replaced),
@@ -176,11 +176,11 @@ class MaskedTokens:
         predictions = predictions_per_row(rows.shape[-1], self.masking.highest_rate)
         rate = self.masking.rate(progress)
         drawn = [
-            _draw(row[WORD], predictions, np.random.default_rng(draw), self.masking, rate)
+            _draw(row[WORD], np.random.default_rng(draw), self.masking, rate)
             for row, draw in zip(rows, draws, strict=True)
         ]
         fates = np.stack([fate for fate, _ in drawn])  # (B, L)
-        chances = np.stack([chance for _, chance in drawn])  # (B, P)
+        chances = np.stack([chance for _, chance in drawn])  # (B, slots of the rate)
         row, position = np.nonzero(fates)  # (N,): the selected tokens of all rows, in order
         # row 0 0 0 2 2 → the first index of each value 0 0 0 3 3 → slots 0 1 2 0 1
         slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
@@ -190,7 +190,7 @@ class MaskedTokens:
         weights = np.zeros((len(rows), predictions), np.float32)
         positions[row, slot], labels[row, slot] = position, token_ids[row, position]
         weights[row, slot] = 1
-        replacements = self.random_ids[(chances * len(self.random_ids)).astype(np.intp)]  # (B, P)
+        replacements = self.random_ids[(chances * len(self.random_ids)).astype(np.intp)]
         fate = fates[row, position]
         token_ids[row, position] = np.select(
             [fate == _MASKED, fate == _REPLACED],

@@ -28,13 +28,16 @@ def token_losses(
     """
     size = -(-labels.shape[1] // chunks) if chunks > 1 else 0
     if chunks == 1 or size == labels.shape[1]:
-        return _losses(x, labels, table, bias)
+        return _losses(labels, x, table, bias)
     if keras.backend.backend() == "jax":
         return _scanned(x, table, bias, labels, size)
-    losses_of = keras.remat(_losses)
-    starts = range(0, labels.shape[1], size)
     weights = [table, *([] if bias is None else [bias])]  # `keras.remat` accepts no None
-    parts = [losses_of(x[:, i : i + size], labels[:, i : i + size], *weights) for i in starts]
+    parts = []
+    for start in range(0, labels.shape[1], size):
+        chunk = slice(start, start + size)
+        # Labels are no argument, because TensorFlow warns of gradients of integers.
+        losses_of = keras.remat(functools.partial(_losses, labels[:, chunk]))
+        parts.append(losses_of(x[:, chunk], *weights))
     return ops.concatenate(parts, axis=1)
 
 
@@ -44,7 +47,7 @@ def chunks_that_fit(rows: int, predictions: int, vocab_size: int) -> int:
     return -(-predictions // size)
 
 
-def _losses(x: Tensor, labels: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
+def _losses(labels: Tensor, x: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
     scores = product_with_rows(x, ops.cast(table, x.dtype))
     flat = ops.reshape(scores, (-1, table.shape[0]))
     losses = cross_entropy(flat, bias, ops.reshape(labels, (-1,)))

@@ -26,7 +26,13 @@ from roformer_tf.files import locked
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.kernels.forms import flashes
 from roformer_tf.pretraining.initialization import new_architecture, new_model, read_checkpoint
-from roformer_tf.pretraining.settings import PretrainConfig, Stage, may_change, with_rows_settled
+from roformer_tf.pretraining.settings import (
+    OF_PREPARATION,
+    PretrainConfig,
+    Stage,
+    may_change,
+    with_rows_settled,
+)
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.pretraining.training_loop import (
     PretrainingRun,
@@ -45,6 +51,7 @@ from roformer_tf.training.run_files import (
     MODEL,
     check_output,
     plain,
+    settings_to_continue,
     settle_precision,
     tidy,
     tracked,
@@ -129,7 +136,10 @@ def _run(run: PretrainingRun) -> None:
         )
         return
     if group.first:
-        write_settings(config)
+        # A run that began with --corpus keeps it when it continues with --rows.
+        began_with_corpus = bool(settings_to_continue(output).get("corpus"))
+        kept = {"rows", *OF_PREPARATION} - {"output"} if config.rows and began_with_corpus else ()
+        write_settings(config, kept)
     _describe(run)
     tracker = config.tracker if group.first else None
     with tracked(tracker, config.project, output, plain(config)) as track:

@@ -24,7 +24,7 @@ NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
 HALVED = r"holds half of a character, such as the JSON escape \ud83d alone: write the whole one"
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
-_MARK = "\ufeff"
+BYTE_ORDER_MARK = "\ufeff"
 _QUOTED = re.compile(r'"[^"]*(?:"|\Z)')
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -57,7 +57,7 @@ class TextLines:
         lines = self._decoded()
         for first in lines:
             # `removeprefix` returns a plain str, but a DamagedLine has to stay one.
-            yield type(first)(first.removeprefix(_MARK))
+            yield type(first)(first.removeprefix(BYTE_ORDER_MARK))
             break
         yield from lines
 

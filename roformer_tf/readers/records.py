@@ -13,7 +13,7 @@ from hashlib import blake2b
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
 
-from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
+from roformer_tf.readers.lines import BYTE_ORDER_MARK, NOT_ENCODED, DamagedLine, damage
 from roformer_tf.readers.streams import LONGEST
 
 # Texts in memory at a time, where they need not all be; within them, those of similar length form
@@ -62,6 +62,7 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
         if type(line) is DamagedLine:
             yield Record(number, {}, NOT_ENCODED)
             continue
+        line = line.removeprefix(BYTE_ORDER_MARK)  # within a file that was joined from several
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):  # RecursionError: a line of a thousand brackets

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import os
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias, TypeVar
@@ -152,9 +152,14 @@ def settle_precision(config: Settings) -> Settings:
     return dataclasses.replace(config, precision=choose_precision(started))
 
 
-def write_settings(config: Any) -> None:
-    """Write the run's settings; the same command is recognized by them."""
-    text = yaml.safe_dump(plain(config), allow_unicode=True, sort_keys=False)
+def write_settings(config: Any, kept: Collection[str] = ()) -> None:
+    """Write the run's settings; the same command is recognized by them.
+
+    kept: names of settings that stay as they are, if a run is continued.
+    """
+    started = settings_to_continue(Path(config.output))
+    values = plain(config) | {name: started[name] for name in kept if name in started}
+    text = yaml.safe_dump(values, allow_unicode=True, sort_keys=False)
     write_text(Path(config.output) / SETTINGS, text)
 
 

@@ -71,6 +71,13 @@ def test_a_csv_record_may_span_lines_and_hold_quotes(tmp_path):
     assert read(path, field="title")[0] == ["1", "2"]
 
 
+def test_the_advice_for_a_csv_file_with_semicolons_is_to_use_commas(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_text("id;text\n1;甲\n", encoding="utf-8")
+    with pytest.raises(InputError, match=r"has no column 'text'\. It has: id;text\. Separate its"):
+        read(path)
+
+
 def test_bad_csv_records_are_counted_named_and_skipped(tmp_path):
     path = tmp_path / "a.csv"
     lines = ["n,text", "1,甲", "2", "3,乙,丙", '4,"a"b', "5,?", "6,丁", ""]

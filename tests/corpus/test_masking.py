@@ -171,6 +171,17 @@ def test_there_are_slots_for_every_prediction(sizes, length, rate):
     assert predictions == 1 or predictions <= rate * (length - 2) + 0.5
 
 
+def test_at_the_end_of_a_run_masks_are_those_of_the_last_rate():
+    """Held-out masks are: their random tokens depended on the number of slots of the first rate."""
+    (row,) = rows_of([[1, 2, 3] * 67], 404)
+    masked, want = (mask(row, config=MaskingConfig(rates)) for rates in ((0.3, 0.15), 0.15))
+    used = int(want.weights.sum())
+    assert masked.weights.sum() == used
+    np.testing.assert_array_equal(masked.token_ids, want.token_ids)
+    np.testing.assert_array_equal(masked.positions[:used], want.positions[:used])
+    np.testing.assert_array_equal(masked.labels[:used], want.labels[:used])
+
+
 @pytest.mark.parametrize("rates", [(0.3, 0.15), (0.1, 0.4)])
 def test_the_mask_rate_changes_linearly_with_progress(rates):
     row = rows_of([[1] * 402], 404)[0]
@@ -201,6 +212,8 @@ def test_no_special_token_replaces_a_word():
         (((1.3, 0.1), 0.8, 0.1), "mask_rate is 1.3,"),
         ((0.15, 0.8, 0.3), "together at most 1"),
         ((0.15, -0.1, 0.3), "must be 0 or more"),
+        ((0.15, float("nan"), 0.1), "must be 0 or more"),
+        ((0.15, 0.8, float("nan")), "must be 0 or more"),
     ],
 )
 def test_contradicting_rates_are_refused(shares, message):

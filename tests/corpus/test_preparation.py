@@ -189,6 +189,12 @@ def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
     assert content(folder) == before
 
 
+def test_a_corpus_of_another_name_is_not_a_changed_file(configure, corpus):
+    prepare(configure())
+    with pytest.raises(InputError, match=r"files \(the same files, but other names of corpora"):
+        prepare(configure(corpus=(f"news={corpus[0]}/*",)))
+
+
 def test_many_changed_files_are_not_all_named(configure, corpus):
     prepare(configure())
     for number in range(9):

@@ -35,6 +35,19 @@ if __name__ == "__main__":
     )
 """
 
+COMMAND = """
+import sys
+from roformer_tf.cli import main
+from roformer_tf.corpus import preparation
+
+preparation.PART_CHARACTERS = 10_000
+
+if __name__ == "__main__":
+    corpus, output, workers = sys.argv[1:]
+    flags = ["--vocab-size", "1500", "--length", "64", "--workers", workers]
+    sys.exit(main(["prepare", "--corpus", corpus, "--output", output, *flags]))
+"""
+
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
@@ -45,10 +58,10 @@ def start(tmp_path_factory):
     lines[5::9] = [f"{line[:-1]}？" for line in lines[4::9][: len(lines[5::9])]]  # duplicates
     (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
     script = folder / "script.py"
-    script.write_text(SCRIPT)
     environment = os.environ | {"PYTHONPATH": str(ROOT)}
 
-    def start(output, workers):
+    def start(output, workers, code=SCRIPT):
+        script.write_text(code)
         return subprocess.Popen(
             [sys.executable, script, folder / "corpus.txt", output, str(workers)],
             env=environment,
@@ -165,3 +178,21 @@ def is_running(pid):
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):
         return False
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM between processes")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_terminated_preparation_ends_in_a_message_and_resumes(start, tmp_path, workers):
+    """It ended in a warning of multiprocessing about leaked semaphores."""
+    output = tmp_path / "rows"
+    process = start(output, workers, COMMAND)
+    wait_until(lambda: len(records(output)) >= 5, process)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 75
+    message = "received SIGTERM. Run the same command again to resume."
+    assert errors.endswith(f"\nroformer-tf prepare: {message}\n")
+    assert "semaphore" not in errors
+    assert not list(tmp_path.rglob("*.tmp*"))
+    finish(start(output, workers, COMMAND))
+    assert (output / "manifest.json").exists()

@@ -21,6 +21,7 @@ from roformer_tf.cli import main
 from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import training_loop as pretraining
+from roformer_tf.pretraining.settings import PretrainConfig
 from roformer_tf.training.run_files import read_metrics
 from tests.support.random_model import random_causal_lm
 
@@ -217,3 +218,32 @@ def test_every_write_to_a_full_disk_ends_in_a_message(
     err = capsys.readouterr().err
     assert re.search("cannot write.*: .*(full|large|No space).* Completed files are intact", err)
     assert not list(tmp_path.glob(".*"))
+
+
+OUT_OF_MEMORY = {
+    "NumPy": lambda: np.empty(1 << 60, "u1"),
+    "TensorFlow": lambda: raise_error("OOM when allocating tensor with shape[9999,9999]"),
+    "JAX": lambda: raise_error("RESOURCE_EXHAUSTED: Out of memory allocating 99999999 bytes."),
+}
+
+
+def raise_error(message):
+    raise RuntimeError(message)
+
+
+@pytest.mark.parametrize("kind", OUT_OF_MEMORY)
+def test_a_command_without_memory_ends_in_a_message(kind, monkeypatch, capsys):
+    """One with the flags that help; it was a traceback of a hundred lines."""
+    monkeypatch.setattr(cli, "load_function", lambda *_: lambda _: OUT_OF_MEMORY[kind]())
+    for settings, command, *words in (
+        (PretrainConfig, "pretrain", "--corpus", "a", "--vocab", "b", "--output", "c"),
+        (ListConfig, "checkpoints", "list"),
+    ):
+        monkeypatch.setattr(cli, "load_settings", lambda *_, settings=settings: settings)
+        assert main([command, *words]) == 1
+    pretrain, downloads = capsys.readouterr().err.split("\n\n")
+    assert pretrain == (
+        "\nroformer-tf pretrain: memory ran out. Less is needed with another value of "
+        "--batch-size, --length, --accumulate, --rematerialize, --workers."
+    )
+    assert downloads == "roformer-tf checkpoints list: memory ran out.\n"

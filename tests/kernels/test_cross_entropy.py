@@ -1,5 +1,7 @@
 """Tests of chunked losses over a vocabulary against NumPy in float64."""
 
+import logging
+
 import keras
 import numpy as np
 import pytest
@@ -53,6 +55,14 @@ def computed(chunks, gradient, dtype="float32", bias=BIAS):
 def test_values_and_gradients_equal_the_formula(chunks, gradient):
     for got, want in zip(computed(chunks, gradient), in_float64(X, TABLE, BIAS), strict=True):
         assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
+
+
+def test_no_gradient_of_the_labels_is_computed(gradient, monkeypatch):
+    """TensorFlow printed a warning for every chunk."""
+    warnings = []
+    monkeypatch.setattr(logging.getLogger("tensorflow"), "handle", warnings.append)
+    computed(3, gradient)
+    assert not warnings
 
 
 def test_values_and_gradients_without_a_bias(gradient):

@@ -386,6 +386,16 @@ def test_a_touched_or_moved_corpus_is_accepted(copy, pretrain_flags, tmp_path, c
     assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
 
 
+def test_a_run_with_its_own_rows_instead_of_its_corpus_keeps_the_corpus(copy, pretrain_flags):
+    started = yaml.safe_load((copy / "settings.yaml").read_text())
+    shutil.rmtree(copy / "checkpoints" / f"step-{STEPS:08}")
+    flags = pretrain_flags(copy, corpus=None, vocab_size=None, rows=copy / "rows", log_every=3)
+    assert main(["pretrain", *flags]) == 0
+    now = yaml.safe_load((copy / "settings.yaml").read_text())
+    assert now == started | {"output": str(copy), "log_every": 3}
+    assert main(["pretrain", *pretrain_flags(copy)]) == 0
+
+
 def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
     rows = tmp_path / "rows"
     corpus = write_corpus(tmp_path / "other.txt", 50, seed=1)

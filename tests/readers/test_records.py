@@ -57,6 +57,11 @@ def test_an_unclosed_quote_affects_only_its_own_line():
     ]
 
 
+def test_byte_order_marks_of_joined_json_files_are_skipped():
+    lines = ['{"a": 1}\n', '\ufeff{"a": 2}\n', "\ufeff\n"]
+    assert list(json_records(lines)) == [(1, {"a": 1}, ""), (2, {"a": 2}, ""), (3, {}, BLANK)]
+
+
 def test_another_delimiter_can_be_given():
     assert [r.cells for r in quoted_records(['"a;b";c\n'], ";")] == [["a;b", "c"]]
     assert [r.cells for r in tabbed_records(["a;b\tc\n"], ";")] == [["a", "b\tc"]]
