@@ -164,7 +164,8 @@ class OpenedSource(Files):
             layout, file = "huggingface", self.folder / archives.CONFIG
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
-        config = RoFormerConfig.from_dict(self.read_object(file.name), str(file))
+        values = self.read_object(file.name)
+        config = RoFormerConfig.from_dict(values, str(file))
         kind = config.unknown.get("model_type")
         # Their tensors may have the same names, but their positions differ.
         if layout == "huggingface" and kind not in huggingface.MODEL_TYPES:
@@ -178,6 +179,8 @@ class OpenedSource(Files):
         config = config.replace(**overrides)
         # After the overrides, which may change what the tensors are compared with.
         config = complete_config(config, tensors.shapes, layout, self.folder)
+        if config.is_v2 and (values | overrides).get("hidden_act") is None:
+            config = config.replace(hidden_act="relu")  # the default in PaddleNLP's RoFormerV2
         if overrides.get("crf") and not config.crf:
             raise InputError(f"{self.name} has no weights of a random field. Omit crf=True.")
         return _in_our_names(tensors, config, layout, self, ignore_unknown, check_finite)
