@@ -21,7 +21,7 @@ from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
+from roformer_tf.checkpoints.names import IGNORED, LABELLED_PARTS, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.translation import Translator
@@ -249,9 +249,15 @@ def _in_our_names(
     _check_tied(tensors, source)
     for name, row in rows.items():
         if name in tensors and tensors.shapes[name] != row.shape_in(layout):
+            advice = "Give the config that belongs to the weights."
+            if row.part in LABELLED_PARTS:
+                advice = (
+                    "Give the num_labels of the weights. For a new head, load RoFormerEncoder, "
+                    "save it with save_pretrained, and load its folder with your num_labels."
+                )
             raise InputError(
                 f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
-                f"{row.shape_in(layout)}. Give the config that belongs to the weights."
+                f"{row.shape_in(layout)}. {advice}"
             )
         # Numbers of integers and of float8 need scales, which are elsewhere.
         if name in tensors and tensors.dtypes[name] not in (np.float64, *DTYPES.values()):
