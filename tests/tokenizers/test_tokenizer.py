@@ -470,8 +470,11 @@ def test_the_settings_of_other_tokenizers_are_read_or_refused(
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "the model BPE,"),
-        ({"normalizer": None}, "the normalizer None"),
+        (
+            {"model": {"type": "BPE", "vocab": {}, "merges": []}},
+            "the model BPE instead of WordPiece",
+        ),
+        ({"normalizer": None}, "the normalizer None instead of BertNormalizer"),
         ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase"),
         ({"normalizer": {"type": "Sequence", "normalizers": [LOWERING]}}, "normalizer Sequence"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "the pre_tokenizer Whitespace"),
