@@ -90,10 +90,11 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("tensorf
     assert json.loads(run_on_jax("-c", code, released("hf_word")).splitlines()[-1]) == []
 
 
-def test_float64_attention_is_not_rounded_on_jax():
+def test_float64_is_not_rounded_on_jax():
     code = """
 import numpy as np
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
+from roformer_tf.layers.transformer import LayerNorm, RMSNorm
 
 rng = np.random.default_rng(0)
 x = rng.normal(size=(2, 300, 24))
@@ -124,6 +125,12 @@ for training in (False, True):
     actual = np.asarray(layer(x, attention_mask=visible, training=training))
     assert actual.dtype == "float64"
     assert np.abs(actual - output).max() < 1e-12 * np.abs(output).max()
+root = np.sqrt((x * x).mean(-1, keepdims=True))
+deviation = x.std(-1, keepdims=True)
+norms = {RMSNorm: x / root, LayerNorm: (x - x.mean(-1, keepdims=True)) / deviation}
+for norm, expected in norms.items():
+    actual = np.asarray(norm(epsilon=1e-16, dtype="float64")(x))
+    assert np.abs(actual - expected).max() < 1e-12
 """
     run_on_jax("-c", code, JAX_ENABLE_X64="1")
 
