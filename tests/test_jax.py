@@ -90,6 +90,51 @@ print(json.dumps(sorted(name for name in sys.modules if name.startswith("tensorf
     assert json.loads(run_on_jax("-c", code, released("hf_word")).splitlines()[-1]) == []
 
 
+def test_float64_is_not_rounded_on_jax():
+    code = """
+import numpy as np
+from roformer_tf.layers.self_attention import RoFormerSelfAttention
+from roformer_tf.layers.transformer import LayerNorm, RMSNorm
+
+rng = np.random.default_rng(0)
+x = rng.normal(size=(2, 300, 24))
+layer = RoFormerSelfAttention(3, 8, dtype="float64")
+layer.build(x.shape, x.shape)
+weights = {}
+for weight in layer.weights:
+    weight.assign(rng.normal(size=weight.shape))
+    weights["/".join(weight.path.split("/")[-2:])] = np.asarray(weight)
+
+def project(name):
+    return np.einsum("btd,dnh->btnh", x, weights[name + "/kernel"]) + weights[name + "/bias"]
+
+def rotate(x):
+    angles = np.arange(300)[:, None] * 10_000.0 ** -(np.arange(0, 8, 2) / 8)
+    pairs = (x[..., ::2] + 1j * x[..., 1::2]) * np.exp(1j * angles)[:, None]
+    return np.stack([pairs.real, pairs.imag], -1).reshape(x.shape)
+
+visible = rng.random((2, 300, 300)) < 0.5
+scores = np.einsum("btnh,bsnh->bnts", rotate(project("query")), rotate(project("key"))) / 8**0.5
+scores = np.where(visible[:, None], scores, -np.inf)
+probabilities = np.exp(scores - scores.max(-1, keepdims=True))
+probabilities /= probabilities.sum(-1, keepdims=True)
+attended = np.einsum("bnts,bsnh->btnh", probabilities, project("value"))
+output = np.einsum("btnh,nhd->btd", attended, weights["attention_output/kernel"])
+output += weights["attention_output/bias"]
+for training in (False, True):
+    actual = np.asarray(layer(x, attention_mask=visible, training=training))
+    assert actual.dtype == "float64"
+    assert np.abs(actual - output).max() < 1e-12 * np.abs(output).max()
+root = np.sqrt((x * x).mean(-1, keepdims=True))
+deviation = x.std(-1, keepdims=True)
+norms = {RMSNorm: x / root, LayerNorm: (x - x.mean(-1, keepdims=True)) / deviation}
+for norm, expected in norms.items():
+    actual = np.asarray(norm(epsilon=1e-16, dtype="float64")(x))
+    assert np.abs(actual - expected).max() < 1e-12
+"""
+    run_on_jax("-c", code, JAX_ENABLE_X64="1")
+
+
 @pytest.mark.slow
 def test_adaptation_and_fine_tuning_use_one_of_several_devices(tmp_path):
     code = """

@@ -42,8 +42,9 @@ _DTYPES = {
     "F16": DTYPES["float16"],
     "BF16": DTYPES["bfloat16"],
     "I64": np.dtype("int64"),
+    "I32": np.dtype("int32"),
 }
-"""Names of safetensors for the dtypes that are supported."""
+"""Names of safetensors for the dtypes that are supported; integers are numbers of positions."""
 
 
 def read_tensors(path: Path) -> LazyArrays:

@@ -42,6 +42,8 @@ _LAYER = {
 _CRF = "crf/transitions"
 _LABELLED = ("classifier/out_proj/bias", "token_classifier/bias")
 """Weights (C,) whose size is the number of labels of a classification head."""
+LABELLED_PARTS = ("classifier", "token_classifier", "global_pointer", "crf")
+"""Parts of a model whose weights have the axis C."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
+from roformer_tf.checkpoints.names import IGNORED, LABELLED_PARTS, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.translation import Translator
@@ -164,7 +164,8 @@ class OpenedSource(Files):
             layout, file = "huggingface", self.folder / archives.CONFIG
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
-        config = RoFormerConfig.from_dict(self.read_object(file.name), str(file))
+        values = self.read_object(file.name)
+        config = RoFormerConfig.from_dict(values, str(file))
         kind = config.unknown.get("model_type")
         # Their tensors may have the same names, but their positions differ.
         if layout == "huggingface" and kind not in huggingface.MODEL_TYPES:
@@ -178,6 +179,8 @@ class OpenedSource(Files):
         config = config.replace(**overrides)
         # After the overrides, which may change what the tensors are compared with.
         config = complete_config(config, tensors.shapes, layout, self.folder)
+        if config.is_v2 and (values | overrides).get("hidden_act") is None:
+            config = config.replace(hidden_act="relu")  # the default in PaddleNLP's RoFormerV2
         if overrides.get("crf") and not config.crf:
             raise InputError(f"{self.name} has no weights of a random field. Omit crf=True.")
         return _in_our_names(tensors, config, layout, self, ignore_unknown, check_finite)
@@ -246,9 +249,15 @@ def _in_our_names(
     _check_tied(tensors, source)
     for name, row in rows.items():
         if name in tensors and tensors.shapes[name] != row.shape_in(layout):
+            advice = "Give the config that belongs to the weights."
+            if row.part in LABELLED_PARTS:
+                advice = (
+                    "Give the num_labels of the weights. For a new head, load RoFormerEncoder, "
+                    "save it with save_pretrained, and load its folder with your num_labels."
+                )
             raise InputError(
                 f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
-                f"{row.shape_in(layout)}. Give the config that belongs to the weights."
+                f"{row.shape_in(layout)}. {advice}"
             )
         # Numbers of integers and of float8 need scales, which are elsewhere.
         if name in tensors and tensors.dtypes[name] not in (np.float64, *DTYPES.values()):

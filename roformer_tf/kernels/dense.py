@@ -122,7 +122,7 @@ def layer_norm(
 
 def layer_norm_plainly(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
     """The plain form; Keras' own takes a quarter more time."""
-    return ops.cast(_normalised(x, epsilon, _mean)[0] * gamma + beta, x.dtype)
+    return ops.cast(_normalised(x, epsilon, mean)[0] * gamma + beta, x.dtype)
 
 
 def _fast_layer_norm(x: Tensor, gamma: Tensor, beta: Tensor, epsilon: float) -> Tensor:
@@ -158,8 +158,10 @@ def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Te
     return ops.sum(upstream * _normalised(x, epsilon)[0], rows), ops.sum(upstream, rows)
 
 
-def _mean(x: Tensor) -> Tensor:
+def mean(x: Tensor) -> Tensor:
     """Mean over the last axis, which is kept."""
+    if wide(x) == "float64":  # of which Keras computes a mean in float32 on JAX
+        return ops.sum(x, axis=-1, keepdims=True) / x.shape[-1]
     return ops.mean(x, axis=-1, keepdims=True)
 
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import keras
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
@@ -9,6 +10,15 @@ from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 PARTS = ("query", "key", "value")
 ROTATED = ("query", "key")
 """Rotary attention rotates queries and keys, not the values (RoFormer, section 3.2.2)."""
+
+
+def cosines_and_sines(theta: Tensor) -> tuple[Tensor, Tensor]:
+    """cos and sin of angles, in their dtype. On JAX, Keras' functions would round float64."""
+    if keras.backend.backend() != "jax" or keras.backend.is_keras_tensor(theta):
+        return ops.cos(theta), ops.sin(theta)
+    import jax.numpy as jnp
+
+    return jnp.cos(theta), jnp.sin(theta)
 
 
 def split_and_rotate(

@@ -15,6 +15,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.rotation import cosines_and_sines
 from roformer_tf.layers.rotary import Rotation, angles
 
 
@@ -60,7 +61,7 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
     if not rotation.features:
         return x
     theta = axial_angles(positions, rotation.features, rotation.base, wide(x))
-    return rotation.rotate_by(x, ops.cos(theta), ops.sin(theta))
+    return rotation.rotate_by(x, *cosines_and_sines(theta))
 
 
 # The rotary positions of the current call, if it has any. Keras passes no further argument to the

@@ -21,6 +21,7 @@ from keras import ops
 from roformer_tf.config import check_rope_parameters, rotated_features
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.rotation import cosines_and_sines
 from roformer_tf.layers.scaling import frequencies
 
 
@@ -96,7 +97,7 @@ class Rotation:
             self.features, self.base, self.parameters, self.trained_length, length
         )
         theta = ops.cast(positions, dtype)[..., None] * ops.cast(speed, dtype)
-        cos, sin = ops.cos(theta), ops.sin(theta)
+        cos, sin = cosines_and_sines(theta)
         return (cos, sin) if factor == 1 else (cos * factor, sin * factor)
 
     def firsts_then_seconds(self, x: Tensor) -> Tensor:

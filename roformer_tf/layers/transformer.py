@@ -14,7 +14,7 @@ from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import Past
-from roformer_tf.kernels.dense import affine, gelu, layer_norm
+from roformer_tf.kernels.dense import affine, gelu, layer_norm, mean
 from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.layers.masks import gather_positions
@@ -62,7 +62,7 @@ class RMSNorm(layers.Layer):
     def call(self, x: Tensor) -> Tensor:
         """Normalize every vector to the mean square 1."""
         y = ops.cast(x, wide(x))  # in bfloat16 a sum of H squares would have two digits
-        scale = ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.epsilon)
+        scale = ops.rsqrt(mean(ops.square(y)) + self.epsilon)
         return ops.cast(y * scale, x.dtype)
 
     def get_config(self) -> dict[str, Any]:

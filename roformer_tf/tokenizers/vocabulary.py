@@ -34,7 +34,6 @@ _RULES = {
     "pre_tokenizer": "BertPreTokenizer",
 }
 """Types of the parts of a BERT's `tokenizer.json`."""
-_PROCESSOR = "post_processor"
 WORD_LIMIT = 200
 """Maximum characters of a word that is split into subwords; a longer word is [UNK]."""
 
@@ -246,18 +245,19 @@ def _check_rules(source: OpenedSource, content: Mapping[str, Any], is_ours: bool
     tokens += [x["content"] for x in content.get("added_tokens", [])]
     different = [f"the added token {x}" for x in sorted({*tokens}.difference(SPECIAL_TOKENS))]
     if content and not is_ours:
-        kinds = {part: (content.get(part) or {}).get("type") for part in (*_RULES, _PROCESSOR)}
-        different += [f"the {part} {kinds[part]}" for part in _RULES if kinds[part] != _RULES[part]]
-        templates = content.get(_PROCESSOR) or {}
-        steps = [x["id"] for step in templates.get("single", []) for x in step.values()]
-        if kinds[_PROCESSOR] != "BertProcessing" and steps != ["[CLS]", "A", "[SEP]"]:
-            different.append(f"a {_PROCESSOR} that does not give [CLS] A [SEP]")
+        for part, usual in _RULES.items():
+            kind = (content.get(part) or {}).get("type")
+            if kind != usual:
+                different.append(f"the {part} {kind} instead of {usual}")
+        processor = content.get("post_processor") or {}
+        steps = [x["id"] for step in processor.get("single", []) for x in step.values()]
+        if processor.get("type") != "BertProcessing" and steps != ["[CLS]", "A", "[SEP]"]:
+            different.append("a post_processor that does not give [CLS] A [SEP]")
     if different:
         raise InputError(
-            f"{source.name}: its tokenizer has {Translator('en').listing(different)}, which a BERT "
-            "has not, and which is not supported. Give another model; or, to tokenize by "
-            f"{VOCABULARY} as a BERT does, remove {TOKENIZER}, {_ADDED_TOKENS} and "
-            f"{_SPECIAL_TOKENS_MAP}."
+            f"{source.name}: its tokenizer has {Translator('en').listing(different)}, which is not "
+            f"supported. Give another model; or, if its texts do not need this, keep {VOCABULARY}, "
+            f"and remove {TOKENIZER}, {_ADDED_TOKENS} and {_SPECIAL_TOKENS_MAP}."
         )
 
 

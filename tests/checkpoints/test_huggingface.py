@@ -203,16 +203,17 @@ def test_another_number_of_heads_than_that_of_the_table_of_positions_is_refused(
     assert read(folder).config.num_attention_heads == heads
 
 
-def test_integers_are_refused_as_weights_only(unpacked, read):
+@pytest.mark.parametrize("dtype", ["int32", "int64"])
+def test_integers_are_refused_as_weights_only(dtype, unpacked, read):
     folder = unpacked("hf_word")
     tensors = load_file(folder / "model.safetensors")
-    tensors["roformer.embeddings.position_ids"] = np.arange(512)
+    tensors["roformer.embeddings.position_ids"] = np.arange(512, dtype=dtype)
     save_file(tensors, folder / "model.safetensors")
     assert read(folder).ignored == ("roformer.embeddings.position_ids", huggingface.POSITIONS)
     name = "roformer.pooler.dense.bias"
-    tensors[name] = np.arange(32)
+    tensors[name] = np.arange(32, dtype=dtype)
     save_file(tensors, folder / "model.safetensors")
-    with pytest.raises(InputError, match=f"{name} has the dtype int64, which is not supported"):
+    with pytest.raises(InputError, match=f"{name} has the dtype {dtype}, which is not supported"):
         read(folder)
 
 

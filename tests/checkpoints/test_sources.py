@@ -291,6 +291,16 @@ def test_a_config_that_contradicts_the_tensors_is_refused(name, changes, message
     assert str(folder) in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "activation"), [("v2_char", "relu"), ("hf_v2_char", "relu"), ("word", "gelu")]
+)
+def test_a_missing_activation_is_that_of_the_architecture(name, activation, unpacked, read):
+    folder = unpacked(name)
+    change_config(folder, hidden_act=None)
+    assert read(folder).config.hidden_act == activation
+    assert read(folder, hidden_act="gelu_new").config.hidden_act == "gelu_new"
+
+
 @pytest.mark.parametrize("last", [None, 99_999])
 def test_more_layers_than_tensors_are_refused_quickly(last, unpacked, read):
     """Too many layers are refused before their names are listed.

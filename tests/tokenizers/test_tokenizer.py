@@ -470,8 +470,11 @@ def test_the_settings_of_other_tokenizers_are_read_or_refused(
 @pytest.mark.parametrize(
     ("changes", "difference"),
     [
-        ({"model": {"type": "BPE", "vocab": {}, "merges": []}}, "the model BPE,"),
-        ({"normalizer": None}, "the normalizer None"),
+        (
+            {"model": {"type": "BPE", "vocab": {}, "merges": []}},
+            "the model BPE instead of WordPiece",
+        ),
+        ({"normalizer": None}, "the normalizer None instead of BertNormalizer"),
         ({"normalizer": {"type": "Lowercase"}}, "the normalizer Lowercase"),
         ({"normalizer": {"type": "Sequence", "normalizers": [LOWERING]}}, "normalizer Sequence"),
         ({"pre_tokenizer": {"type": "Whitespace"}}, "the pre_tokenizer Whitespace"),
@@ -504,7 +507,7 @@ def test_added_tokens_of_older_folders_are_refused(files, tmp_path):
         RoFormerTokenizer.from_pretrained(tmp_path)
 
 
-def test_a_processor_of_berts_is_accepted(tmp_path):
+def test_the_template_of_older_berts_is_accepted(tmp_path):
     processor = {"type": "BertProcessing", "sep": ["[SEP]", 3], "cls": ["[CLS]", 2]}
     special = {"cls_token": "[CLS]", "mask_token": {"content": "[MASK]"}}
     write_json(tmp_path, tokenizer=BERT | {"post_processor": processor}, special_tokens_map=special)
