@@ -255,7 +255,7 @@ def _no_memory(error: Exception, name: str, flags: Sequence[str], _: Translator)
         return ""
     known = flag_types(load_settings(name, flags))
     own = [f"--{flag}" for flag in _ABOUT_MEMORY if flag in known]
-    advice = _(" Less is needed with another value of {flags}.", flags=", ".join(own))
+    advice = _(" How much is needed depends on {flags}.", flags=", ".join(own))
     return _("memory ran out.") + (advice if own else "")
 
 

@@ -35,6 +35,7 @@ from benchmarks.suite.sets import (
     read_labelled,
 )
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import hash_file, locked, read_json, remove, write_json, write_text
@@ -53,7 +54,7 @@ RANKED = 50
 class SuiteConfig:
     """Fine-tune checkpoints on the sets of the suite, with default settings, and compare them."""
 
-    checkpoint: tuple[str, ...] = ()
+    checkpoint: tuple[str, ...] = (MINI,)
     """Checkpoints, one column of the table each: names, zips or folders as for `finetune`."""
     data: tuple[Path, ...] = (Path("../shared/data"),)
     """Folders with the sets, or with clones of FewCLUE and OCNLI, or the clones themselves."""

@@ -243,7 +243,7 @@ def test_a_command_without_memory_ends_in_a_message(kind, monkeypatch, capsys):
         assert main([command, *words]) == 1
     pretrain, downloads = capsys.readouterr().err.split("\n\n")
     assert pretrain == (
-        "\nroformer-tf pretrain: memory ran out. Less is needed with another value of "
+        "\nroformer-tf pretrain: memory ran out. How much is needed depends on "
         "--batch-size, --length, --accumulate, --rematerialize, --workers."
     )
     assert downloads == "roformer-tf checkpoints list: memory ran out.\n"
