@@ -22,7 +22,7 @@ Precision = Literal["float32", "bfloat16", "int8"]
 # takes two thirds of the time, and probabilities change by some thousandths.
 KerasPrecision = Literal["float32", "bfloat16"]
 
-MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
+MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 # Engines with a precision, the fastest first (docs/LOG.md).
 FASTEST: dict[Precision, tuple[Engine, ...]] = {

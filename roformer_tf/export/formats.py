@@ -44,7 +44,7 @@ Format = Literal["savedmodel", "onnx", "onnxruntime", "openvino", "int8"]
 STANDARD: tuple[Format, ...] = ("onnx", "openvino")
 # Packages that write a format, and compare it with the model.
 NEEDED: dict[Format, tuple[str, ...]] = {"savedmodel": (), "openvino": ("onnx", "openvino")}
-EXTRAS: dict[Format, str] = {"openvino": "onnx,fast"}
+EXTRAS: dict[Format, str] = {"openvino": "fast"}
 
 # Batches and lengths for comparison: several, so that a size fixed by mistake fails.
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
@@ -186,8 +186,8 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
 
     Raises DifferenceError where the results differ.
     """
-    from roformer_tf.engines.onnx_graph import onnx_model
     from roformer_tf.engines.standard_onnx import NAMED, scale_of, standard_model
+    from roformer_tf.engines.writer import onnx_model
 
     path, scale = folder / ONNX, scale_of(network) if to in STANDARD else None
     graph = standard_model(network) if to in STANDARD else onnx_model(network)

@@ -242,7 +242,7 @@ def test_bfloat16_distinguishes_distant_positions(engine, random_inputs):
 )
 def test_outputs_apply_the_activation_of_the_task(function, want, random_inputs, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    from roformer_tf.engines.onnx_graph import onnx_model
+    from roformer_tf.engines.writer import onnx_model
 
     model, arrays = with_random_weights(
         RoFormerForSequenceClassification(config_of("v1"), num_labels=3)
