@@ -97,6 +97,10 @@ class OnnxGraph:
         """A constant; or "", ONNX' name of an absent input."""
         return "" if values is None else self.constant(name, values)
 
+    def with_bias(self, x: str, name: str, bias: Array | None) -> str:
+        """x + bias, if there is one."""
+        return x if bias is None else self.node("Add", x, self.constant(name, bias))
+
     def integers(self, *values: int) -> str:
         """An int64 constant: axes, starts, shapes."""
         return self.constant(f"int64_{'_'.join(map(str, values))}", values, np.int64)
@@ -172,13 +176,13 @@ class OnnxGraph:
     def _product(self, x: str, layer: Linear) -> str:
         """x · kernel + bias; in int8 x is quantized dynamically."""
         name, kernel = layer.name, f"{layer.name}/kernel"
-        bias = self.optional(f"{name}/bias", layer.bias)
         if self.largest is None:
             y = self.node("MatMul", x, self.constant(kernel, layer.kernel))
-            return self.node("Add", y, bias) if bias else y
+            return self.with_bias(y, f"{name}/bias", layer.bias)
         values, scales = rounded(layer.kernel, self.largest)
         kernel = self.constant(kernel, values, np.int8)
         scale = self.constant(f"{name}/scales", scales)
+        bias = self.optional(f"{name}/bias", layer.bias)
         # The empty input is the kernel's zero point: int8 values are symmetric around 0.
         return self.fused("DynamicQuantizeMatMul", x, kernel, scale, "", bias)
 
@@ -274,7 +278,7 @@ class OnnxGraph:
         # The constant of `lookup`: the graph holds the table once.
         words = self.constant(f"{name}/embeddings", table)
         y = self.fused("FusedMatMul", x, words, transB=1)
-        return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
+        return self.with_bias(y, "decoder/bias", bias)
 
     def unit(self, x: str, dimensions: int | None) -> str:
         """x (B, H) cut and normalized: (B, D)."""

@@ -84,9 +84,7 @@ class OpenVinoGraph(StandardGraph):
         kernel = self.node("Cast", kernel, to=TensorProto.FLOAT)
         kernel = self.node("Mul", kernel, self.constant(f"{layer.name}/scales", scales))
         y = self.node("MatMul", x, kernel)
-        if layer.bias is None:
-            return y
-        return self.node("Add", y, self.constant(f"{layer.name}/bias", layer.bias))
+        return self.with_bias(y, f"{layer.name}/bias", layer.bias)
 
     def _rotation(self) -> tuple[str, ...]:
         """Inputs."""

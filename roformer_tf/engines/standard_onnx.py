@@ -135,8 +135,7 @@ class StandardGraph(OnnxGraph):
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
         """Add, and the norm."""
-        if bias is not None:
-            x = self.node("Add", x, self.constant(f"{name}/bias", bias))
+        x = self.with_bias(x, f"{name}/bias", bias)
         return self.norm(name, self.node("Add", x, y), norm)
 
     def norm(self, name: str, x: str, norm: Norm) -> str:
@@ -195,7 +194,7 @@ class StandardGraph(OnnxGraph):
         """Transpose, MatMul and Add."""
         words = self.constant(f"{name}/embeddings", table)
         y = self.node("MatMul", x, self.node("Transpose", words, perm=[1, 0]))
-        return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
+        return self.with_bias(y, "decoder/bias", bias)
 
     def gather(self, x: str, positions: str) -> str:
         """GatherND; the first token may follow padding."""
