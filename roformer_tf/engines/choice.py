@@ -57,6 +57,11 @@ def installed(engine: Engine) -> bool:
     return all(find_spec(name) for name in MODULES.get(engine, ()))
 
 
+def check_installed(user: str, engine: Engine) -> None:
+    """Raise InputError, which names what needs the engine, where its packages are missing."""
+    check_packages(user, EXTRAS.get(engine, ""), *MODULES.get(engine, ()))
+
+
 def unsupported_reason(config: RoFormerConfig) -> str:
     """Why no graph of an architecture can be written; "" if one can."""
     for name, value in config.chosen_forms().items():
@@ -115,5 +120,4 @@ def _check(engine: Engine, precision: Precision) -> None:
             f"--engine {engine} has no {precision} on a CPU. Engines with it: "
             f"{', '.join(FASTEST[precision])}."
         )
-    if engine != "keras":
-        check_packages(f"--engine {engine}", EXTRAS[engine], *MODULES[engine])
+    check_installed(f"--engine {engine}", engine)
