@@ -99,8 +99,6 @@ class Network:
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
     """The source of the arrays, for messages."""
-    with_hidden: bool = False
-    """For vectors: whether the hidden states that they are pooled from are an output, too."""
 
     @property
     def inputs(self) -> tuple[str, ...]:

@@ -9,7 +9,6 @@ The first token of a text is the first that is not padding. A vector has the out
 `openvino_graph` adds to it what OpenVINO as an engine needs.
 """
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
@@ -43,9 +42,9 @@ def standard_model(network: Network) -> ModelProto:
     """Write a network; `logits` of a regression are what it predicts, as in transformers."""
     linear = scale_of(network)
     graph = StandardGraph(network.config)
-    network = dataclasses.replace(network, with_hidden=network.part == "vectors")
-    outputs = write(network, graph)
-    if network.with_hidden:
+    with_hidden = network.part == "vectors"
+    outputs = write(network, graph, with_hidden=with_hidden)
+    if with_hidden:
         named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
     else:
         logits = outputs[network.output]

@@ -48,14 +48,15 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     return graph.model(inputs, dict.fromkeys(outputs, shape))
 
 
-def write(network: Network, graph: OnnxGraph) -> dict[str, str]:
+def write(network: Network, graph: OnnxGraph, *, with_hidden: bool = False) -> dict[str, str]:
     """Write all operations of a network into a graph: its outputs by name.
 
-    Raises InputError for missing weights, and for weights of a used part that no operation uses: a
-    graph without them would compute something else.
+    with_hidden: whether the hidden states that vectors are pooled from are an output, too. Raises
+    InputError for missing weights, and for weights of a used part that no operation uses: a graph
+    without them would compute something else.
     """
     writer = _Writer(network, graph)
-    if network.with_hidden:
+    if with_hidden:
         hidden = writer.hidden()
         outputs = {OUTPUTS["hidden"]: hidden, network.output: writer.vectors(hidden)}
     else:
