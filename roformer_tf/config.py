@@ -380,13 +380,11 @@ def block_length(window: int) -> int:
     return max(window, _SHORTEST_BLOCK)
 
 
-_REQUIRED = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-)
+_REQUIRED = [
+    field.name
+    for field in dataclasses.fields(RoFormerConfig)
+    if field.default is field.default_factory is dataclasses.MISSING
+]
 _LARGEST = 3.4e38  # the largest number in float32
 _RANGES: dict[str, dict[str, Any]] = {
     "hidden_dropout_prob": {"at_least": 0, "below": 1},

@@ -22,7 +22,7 @@ Precision = Literal["float32", "bfloat16", "int8"]
 # takes two thirds of the time, and probabilities change by some thousandths.
 KerasPrecision = Literal["float32", "bfloat16"]
 
-MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
+MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("onnx", "openvino")}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 # Engines with a precision, the fastest first (docs/LOG.md).
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
@@ -55,6 +55,11 @@ KERAS = Choice("keras", "float32")
 def installed(engine: Engine) -> bool:
     """Whether the packages of an engine are installed."""
     return all(find_spec(name) for name in MODULES.get(engine, ()))
+
+
+def check_installed(user: str, engine: Engine) -> None:
+    """Raise InputError, which names what needs the engine, where its packages are missing."""
+    check_packages(user, EXTRAS.get(engine, ""), *MODULES.get(engine, ()))
 
 
 def unsupported_reason(config: RoFormerConfig) -> str:
@@ -115,5 +120,4 @@ def _check(engine: Engine, precision: Precision) -> None:
             f"--engine {engine} has no {precision} on a CPU. Engines with it: "
             f"{', '.join(FASTEST[precision])}."
         )
-    if engine != "keras":
-        check_packages(f"--engine {engine}", EXTRAS[engine], *MODULES[engine])
+    check_installed(f"--engine {engine}", engine)

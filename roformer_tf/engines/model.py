@@ -10,21 +10,25 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.engines.choice import EXTRAS, MODULES, Engine, Precision
-from roformer_tf.engines.network import BYTE, OUTPUTS, PRECISION, SEVEN_BITS, Network
-from roformer_tf.errors import InputError, check_packages
+from roformer_tf.engines.choice import Engine, Precision, check_installed
+from roformer_tf.engines.network import (
+    ANSWER_OUTPUTS,
+    BYTE,
+    MASKED_POSITIONS,
+    OUTPUTS,
+    PRECISION,
+    SEVEN_BITS,
+    STANDARD_INPUTS,
+    VECTOR,
+    Network,
+)
+from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 from roformer_tf.startup import import_quickly
 
 # The graph's file in a folder that `export` wrote, and what runs it.
 ONNX, OPENVINO, SAVED_MODEL = "model.onnx", "openvino_model.xml", "saved_model.pb"
 ENGINES: dict[str, Engine] = {ONNX: "onnx", OPENVINO: "openvino", SAVED_MODEL: "keras"}
-# The inputs of a graph of standard operators, as transformers has them.
-STANDARD_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
-# The outputs of such a graph for an answer's first and last token, instead of `logits`.
-ANSWER_OUTPUTS = ("start_logits", "end_logits")
-# The output of such a graph for a vector, next to the hidden states.
-VECTOR = "sentence_embedding"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
 # The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.
@@ -101,7 +105,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
 
 
 def _onnx_bytes(network: Network, precision: Precision) -> bytes:
-    from roformer_tf.engines.onnx_graph import onnx_model
+    from roformer_tf.engines.writer import onnx_model
 
     largest = None
     if precision == "int8":
@@ -121,7 +125,7 @@ def open_graph(file: Path, threads: int | None = None) -> GraphModel:
     be opened.
     """
     engine = ENGINES[file.name]
-    check_packages(str(file), EXTRAS.get(engine, ""), *MODULES.get(engine, ()))
+    check_installed(str(file), engine)
     try:
         if engine == "onnx":
             return onnx_session(file, threads)
@@ -259,20 +263,21 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
     from roformer_tf.engines.openvino_graph import openvino_model, rotation_tables
 
     # without instructions for bytes the plugin multiplies in float32, where nothing overflows
-    model = openvino_model(network, BYTE if precision == "int8" else None)
+    model = openvino_model(network, _openvino_core(), BYTE if precision == "int8" else None)
     request = _openvino_compiled(model, precision, threads).create_infer_request()
     config = network.config
     tables: dict[str, np.ndarray] = {}
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         length = rows["token_ids"].shape[1]
-        # Tables (1, 1, T, K) for the model's positions are computed once, larger ones when needed.
-        if not tables or next(iter(tables.values())).shape[2] < length:
+        # Tables (T, K) for the model's positions are computed once, larger ones when needed.
+        if not tables or len(next(iter(tables.values()))) < length:
             size = max(length, config.max_position_embeddings)
             tables.update(rotation_tables(size, config.head_size, config.rotary_base))
-        inputs = {name: rows[name] for name in network.inputs}
-        angles = {name: np.ascontiguousarray(x[:, :, :length]) for name, x in tables.items()}
+        inputs = standard_rows(rows) | {name: table[:length] for name, table in tables.items()}
+        if MASKED_POSITIONS in network.inputs:
+            inputs[MASKED_POSITIONS] = rows[MASKED_POSITIONS]
         # a copy, since the next call overwrites the output
-        return np.array(request.infer({**inputs, **angles}, share_inputs=True)[network.output])
+        return np.array(request.infer(inputs, share_inputs=True)[network.output])
 
     return GraphModel(run, "openvino", precision, step=OPENVINO_STEP, lock=Lock())

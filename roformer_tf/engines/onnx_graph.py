@@ -14,42 +14,20 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
-    EACH_TOKEN,
     FIRST,
     ORDERED,
     PRECISION,
     UNSEEN,
     Array,
     Linear,
-    Network,
     Norm,
     OutputKind,
     rounded,
-    write,
 )
 
 MICROSOFT = "com.microsoft"
 # Sizes and names of axes; None for any shape.
 Shape: TypeAlias = Sequence[Any] | None
-
-
-def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
-    """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
-    graph = OnnxGraph(network.config, largest)
-    outputs = write(network, graph)
-    if network.meaning is not None:
-        outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
-    for name, value in outputs.items():
-        graph.node("Identity", value, output=name)
-    lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
-    lengths |= {"masked": "positions"}
-    # (B, T or P, C), or (B, C) for one output a text. None: an axis without a name.
-    shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
-    axes = {"masked_positions": "positions"}
-    inputs = {
-        name: (TensorProto.INT32, ["batch", axes.get(name, "length")]) for name in network.inputs
-    }
-    return graph.model(inputs, dict.fromkeys(outputs, shape))
 
 
 class OnnxGraph:
@@ -119,6 +97,10 @@ class OnnxGraph:
         """A constant; or "", ONNX' name of an absent input."""
         return "" if values is None else self.constant(name, values)
 
+    def with_bias(self, x: str, name: str, bias: Array | None) -> str:
+        """x + bias, if there is one."""
+        return x if bias is None else self.node("Add", x, self.constant(name, bias))
+
     def integers(self, *values: int) -> str:
         """An int64 constant: axes, starts, shapes."""
         return self.constant(f"int64_{'_'.join(map(str, values))}", values, np.int64)
@@ -128,7 +110,11 @@ class OnnxGraph:
         return name
 
     def visible(self, token_ids: str, segment_ids: str) -> str:
-        """A mask of padding, int32 (B, T); or a bias of the scores, where more is masked."""
+        """The attention mask of the config, as of `layers.masks.visible_keys`.
+
+        A mask of padding, int32 (B, T); or a bias of the scores, where more is masked. A sequence
+        is one document, token 0 is padding, and the first token is always visible.
+        """
         counted = self._counted(token_ids)
         if self.attention_type not in ORDERED:
             return self.node("Cast", counted, to=TensorProto.INT32)
@@ -172,11 +158,11 @@ class OnnxGraph:
         )
 
     def lookup(self, name: str, table: Array, ids: str) -> str:
-        """One Gather."""
+        """table (V, E), ids (B, T) → (B, T, E)."""
         return self.node("Gather", self.constant(f"{name}/embeddings", table), ids)
 
     def dense(self, x: str, layer: Linear) -> str:
-        """A product; then bias and activation in one pass."""
+        """(B, T, in) → (B, T, out): a product; then bias and activation in one pass."""
         name, act = layer.name, layer.activation
         gelu = {"gelu": "BiasGelu", "gelu_new": "FastGelu"}.get(act or "")
         if gelu:
@@ -190,18 +176,18 @@ class OnnxGraph:
     def _product(self, x: str, layer: Linear) -> str:
         """x · kernel + bias; in int8 x is quantized dynamically."""
         name, kernel = layer.name, f"{layer.name}/kernel"
-        bias = self.optional(f"{name}/bias", layer.bias)
         if self.largest is None:
             y = self.node("MatMul", x, self.constant(kernel, layer.kernel))
-            return self.node("Add", y, bias) if bias else y
+            return self.with_bias(y, f"{name}/bias", layer.bias)
         values, scales = rounded(layer.kernel, self.largest)
         kernel = self.constant(kernel, values, np.int8)
         scale = self.constant(f"{name}/scales", scales)
+        bias = self.optional(f"{name}/bias", layer.bias)
         # The empty input is the kernel's zero point: int8 values are symmetric around 0.
         return self.fused("DynamicQuantizeMatMul", x, kernel, scale, "", bias)
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
-        """SkipLayerNormalization, or the same without a mean and without weights."""
+        """The norm of x + y + bias; SkipLayerNormalization, or that without mean and weights."""
         bias_name = self.optional(f"{name}/bias", bias)
         if norm.gamma is None:
             # The operation requires a weight, which RoFormerV2's norm does not have.
@@ -222,7 +208,11 @@ class OnnxGraph:
         ]
 
     def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
-        """RotaryEmbedding twice, and MultiHeadAttention."""
+        """RotaryEmbedding twice, and MultiHeadAttention: (B, P, H).
+
+        Rotate the query (B, P, H) and the key (B, T, H), then weigh the values. Dimensions m and
+        m + K/2 of a head are a pair. `positions` (B, P) of the queries, or FIRST; None: all T.
+        """
         heads, tables = self.heads, self._rotation()
         zero = self.integers(0)
         # A single number as positions is that of the first token: all texts count from 0.
@@ -257,14 +247,14 @@ class OnnxGraph:
         return self._tables
 
     def split(self, x: str, parts: int) -> list[str]:
-        """One Split."""
+        """x in equal parts along its last axis: one Split."""
         name = self.new_name("Split")
         names = [f"{name}_{part}" for part in range(parts)]
         self.add("Split", [x], names, axis=-1, num_outputs=parts)
         return names
 
     def gather(self, x: str, positions: str) -> str:
-        """A slice, or GatherND."""
+        """x (B, T, H) at positions (B, P), or FIRST → (B, P, H): a slice, or GatherND."""
         if positions == FIRST:  # faster than GatherND
             return self.node("Slice", x, self.integers(0), self.integers(1), self.integers(1))
         places = self.node("Unsqueeze", positions, self.integers(2))
@@ -272,11 +262,11 @@ class OnnxGraph:
         return self.node("GatherND", x, places, batch_dims=1)
 
     def only(self, x: str) -> str:
-        """Without the axis of positions."""
+        """x (B, 1, H) → (B, H)."""
         return self.node("Squeeze", x, self.integers(1))
 
     def mean_of_tokens(self, x: str, token_ids: str) -> str:
-        """A weighted sum over the sum of the weights; of no token at all 0."""
+        """(B, T, H) → (B, H): the mean over the tokens that are not padding; of none 0."""
         weights = self.node("Cast", self._counted(token_ids), to=TensorProto.FLOAT)
         weights = self.node("Unsqueeze", weights, self.integers(2))
         total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
@@ -284,14 +274,14 @@ class OnnxGraph:
         return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
 
     def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
-        """The embedding table, transposed within the product."""
+        """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
         # The constant of `lookup`: the graph holds the table once.
         words = self.constant(f"{name}/embeddings", table)
         y = self.fused("FusedMatMul", x, words, transB=1)
-        return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
+        return self.with_bias(y, "decoder/bias", bias)
 
     def unit(self, x: str, dimensions: int | None) -> str:
-        """A slice and one norm."""
+        """x (B, H) cut and normalized: (B, D)."""
         if dimensions is not None:
             ends = self.integers(dimensions)
             x = self.node("Slice", x, self.integers(0), ends, self.integers(1))

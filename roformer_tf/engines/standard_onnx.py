@@ -5,28 +5,31 @@ Any runtime opens it: ONNX Runtime, OpenVINO, TensorRT, Triton, browsers. Inputs
 The first token of a text is the first that is not padding. A vector has the output
 `sentence_embedding`, next to the `last_hidden_state` that it is pooled from. Question answering has
 `start_logits` and `end_logits` (B, T).
+
+`openvino_graph` adds to it what OpenVINO as an engine needs.
 """
 
-import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto, TensorProto
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS, VECTOR
 from roformer_tf.engines.network import (
+    ANSWER_OUTPUTS,
     EACH_TOKEN,
     FIRST,
     ORDERED,
+    STANDARD_INPUTS,
+    VECTOR,
     Array,
     Linear,
     Network,
     Norm,
     OutputKind,
-    write,
 )
 from roformer_tf.engines.onnx_graph import OnnxGraph
+from roformer_tf.engines.writer import write
 
 LOGITS, HIDDEN = "logits", "last_hidden_state"
 # All inputs and outputs that a graph may have.
@@ -39,9 +42,9 @@ def standard_model(network: Network) -> ModelProto:
     """Write a network; `logits` of a regression are what it predicts, as in transformers."""
     linear = scale_of(network)
     graph = StandardGraph(network.config)
-    network = dataclasses.replace(network, with_hidden=network.part == "vectors")
-    outputs = write(network, graph)
-    if network.with_hidden:
+    with_hidden = network.part == "vectors"
+    outputs = write(network, graph, with_hidden=with_hidden)
+    if with_hidden:
         named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
     else:
         logits = outputs[network.output]
@@ -74,8 +77,8 @@ class StandardGraph(OnnxGraph):
     opsets: ClassVar = {"": 18}
     ir_version = 8
 
-    def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__(config)
+    def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
+        super().__init__(config, largest)
         self._layer = "masks"
         self._first = ""
 
@@ -96,8 +99,8 @@ class StandardGraph(OnnxGraph):
                     names[index] = new if name == old else name
 
     def input(self, name: str) -> str:
-        """An input, by transformers' name."""
-        return NAMES[name]
+        """An input, by transformers' name if there is one."""
+        return NAMES.get(name, name)
 
     def _counted(self, token_ids: str) -> str:
         """Which tokens are not padding: (B, T) bool."""
@@ -120,8 +123,10 @@ class StandardGraph(OnnxGraph):
         half, whole = self.constant("half", 0.5), self.constant("whole", 1.0)
         if layer.activation == "gelu":
             bent = self.node("Erf", self.node("Mul", y, self.constant("sqrt_half", 0.5**0.5)))
-        else:  # gelu_new: tanh(√(2/π) · (y + 0.044715 y³)), Hendrycks and Gimpel (2016)
-            cube = self.node("Mul", self.node("Mul", y, y), y)
+        else:
+            # gelu_new: tanh(√(2/π) · (y + 0.044715 y³)), Hendrycks and Gimpel (2016). With Pow, as
+            # in transformers' graphs, ONNX Runtime and OpenVINO fuse it into one operation.
+            cube = self.node("Pow", y, self.constant("three", 3.0))
             cube = self.node("Mul", cube, self.constant("cubic", 0.044715))
             scale = self.constant("sqrt_2_over_pi", (2 / np.pi) ** 0.5)
             bent = self.node("Tanh", self.node("Mul", self.node("Add", y, cube), scale))
@@ -129,8 +134,7 @@ class StandardGraph(OnnxGraph):
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
         """Add, and the norm."""
-        if bias is not None:
-            x = self.node("Add", x, self.constant(f"{name}/bias", bias))
+        x = self.with_bias(x, f"{name}/bias", bias)
         return self.norm(name, self.node("Add", x, y), norm)
 
     def norm(self, name: str, x: str, norm: Norm) -> str:
@@ -164,19 +168,32 @@ class StandardGraph(OnnxGraph):
         return self.node("Transpose", x, perm=[0, 2, 1, 3])
 
     def _rotated(self, x: str, positions: str | None) -> str:
-        """(a, b) → (a cos − b sin, b cos + a sin), a and b being halves of a head."""
-        # (T, K/2) for all heads, or (B, 1, P, K/2) of the queries at some positions
-        cos, sin = self._rotation()
+        """x cos + (−b, a) sin, a and b being halves of a head: the form that OpenVINO fuses."""
+        tables, axes = self._rotation(), self.integers(0, 1)
         if positions is not None:
-            at = self._at(positions)
-            cos, sin = (
-                self.node("Unsqueeze", self.node("Gather", table, at), self.integers(1))
-                for table in (cos, sin)
-            )
-        a, b = self.split(x, 2)
-        first = self.node("Sub", self.node("Mul", a, cos), self.node("Mul", b, sin))
-        second = self.node("Add", self.node("Mul", b, cos), self.node("Mul", a, sin))
-        return self.node("Concat", first, second, axis=-1)
+            at, axes = self._at(positions), self.integers(1)
+            tables = tuple(self.node("Gather", table, at) for table in tables)  # (B, P, K)
+        cos, sin = (self.node("Unsqueeze", table, axes) for table in tables)  # for all heads
+        # Not by `split`: OpenVINO fuses only a split of these sizes along axis 3.
+        half, name = self.head_size // 2, self.new_name("Split")
+        a, b = f"{name}_0", f"{name}_1"
+        self.add("Split", [x, self.integers(half, half)], [a, b], axis=3)
+        minus_b = self.node("Mul", b, self.constant("minus_one", -1.0))
+        swapped = self.node("Concat", minus_b, a, axis=-1)
+        return self.node("Add", self.node("Mul", x, cos), self.node("Mul", swapped, sin))
+
+    def _rotation(self) -> tuple[str, ...]:
+        """Cosines and sines of all angles (T, K), each repeated for both halves of a head."""
+        if not self._tables:
+            halves = super()._rotation()
+            self._tables = tuple(self.node("Concat", x, x, axis=-1) for x in halves)
+        return self._tables
+
+    def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
+        """Transpose, MatMul and Add."""
+        words = self.constant(f"{name}/embeddings", table)
+        y = self.node("MatMul", x, self.node("Transpose", words, perm=[1, 0]))
+        return self.with_bias(y, "decoder/bias", bias)
 
     def gather(self, x: str, positions: str) -> str:
         """GatherND; the first token may follow padding."""

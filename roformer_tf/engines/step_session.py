@@ -15,8 +15,9 @@ from onnx import ModelProto, TensorProto, helper
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import session_options
-from roformer_tf.engines.network import Array, Network, write
+from roformer_tf.engines.network import Array, Network
 from roformer_tf.engines.onnx_graph import MICROSOFT, OnnxGraph
+from roformer_tf.engines.writer import write
 
 # Bytes from which on an array is passed to the session in place, not within the graph.
 SHARED = 1024

@@ -24,10 +24,10 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.choice import unsupported_reason
+from roformer_tf.engines.choice import Engine, check_installed, unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, exported_graph, open_graph
 from roformer_tf.engines.network import MASKED_POSITIONS, SEVEN_BITS, Network
-from roformer_tf.errors import DifferenceError, InputError, check_packages
+from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
 from roformer_tf.templates import environment, markdown
@@ -42,9 +42,8 @@ if TYPE_CHECKING:
 Format = Literal["savedmodel", "onnx", "onnxruntime", "openvino", "int8"]
 # With transformers' inputs.
 STANDARD: tuple[Format, ...] = ("onnx", "openvino")
-# Packages that write a format, and compare it with the model.
-NEEDED: dict[Format, tuple[str, ...]] = {"savedmodel": (), "openvino": ("onnx", "openvino")}
-EXTRAS: dict[Format, str] = {"openvino": "onnx,fast"}
+# The engine whose packages write a format, and compare it with the model; of all others "onnx".
+WRITERS: dict[Format, Engine] = {"savedmodel": "keras", "openvino": "openvino"}
 
 # Batches and lengths for comparison: several, so that a size fixed by mistake fails.
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
@@ -145,7 +144,7 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
-    check_packages(to, EXTRAS.get(to, "onnx"), *NEEDED.get(to, ("onnx", "onnxruntime")))
+    check_installed(to, WRITERS.get(to, "onnx"))
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")
@@ -186,8 +185,8 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
 
     Raises DifferenceError where the results differ.
     """
-    from roformer_tf.engines.onnx_graph import onnx_model
     from roformer_tf.engines.standard_onnx import NAMED, scale_of, standard_model
+    from roformer_tf.engines.writer import onnx_model
 
     path, scale = folder / ONNX, scale_of(network) if to in STANDARD else None
     graph = standard_model(network) if to in STANDARD else onnx_model(network)

@@ -85,7 +85,7 @@ def test_auto_chooses_keras_on_an_accelerator(machine):
     [
         ("keras", "int8", "keras has no int8"),
         ("onnx", "bfloat16", "onnx has no bfloat16 on a CPU"),
-        ("openvino", "float32", r"needs openvino: `pip install 'roformer-tf\[fast\]'`"),
+        ("openvino", "float32", r"needs onnx, openvino: `pip install 'roformer-tf\[fast\]'`"),
         ("auto", "int8", r"needs onnx, onnxruntime: `pip install 'roformer-tf\[onnx\]'`"),
     ],
 )

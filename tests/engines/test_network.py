@@ -1,6 +1,7 @@
 """Tests of graphs against recordings of bert4keras and transformers, and against Keras."""
 
 import dataclasses
+from collections import Counter
 from functools import cache
 
 import numpy as np
@@ -232,6 +233,22 @@ def test_bfloat16_distinguishes_distant_positions(engine, random_inputs):
     assert actual[1] <= 2 * actual[0]
 
 
+def test_openvino_fuses_the_operators_of_a_rotation():
+    """The graph has them in the one form that OpenVINO recognizes."""
+    pytest.importorskip("openvino")
+    from roformer_tf.engines.model import _openvino_compiled, _openvino_core
+    from roformer_tf.engines.openvino_graph import openvino_model
+
+    model, arrays = with_random_weights(
+        RoFormerForTokenClassification(config_of("v1", hidden_size=48), num_labels=5)
+    )
+    network = Network(model.config, arrays, "token_classifier")
+    compiled = _openvino_compiled(openvino_model(network, _openvino_core(), None), "float32", 1)
+    operations = compiled.get_runtime_model().get_ops()
+    kinds = Counter(operation.get_rt_info()["layerType"].value for operation in operations)
+    assert kinds["RoPE"] == 2 * model.config.num_hidden_layers  # of queries and of keys
+
+
 @pytest.mark.parametrize(
     ("function", "want"),
     [
@@ -242,7 +259,7 @@ def test_bfloat16_distinguishes_distant_positions(engine, random_inputs):
 )
 def test_outputs_apply_the_activation_of_the_task(function, want, random_inputs, tmp_path):
     onnxruntime = pytest.importorskip("onnxruntime")
-    from roformer_tf.engines.onnx_graph import onnx_model
+    from roformer_tf.engines.writer import onnx_model
 
     model, arrays = with_random_weights(
         RoFormerForSequenceClassification(config_of("v1"), num_labels=3)

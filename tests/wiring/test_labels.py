@@ -290,7 +290,7 @@ def write_table(path, prepared, labels=None):
 
 WAYS = {"load": loaded, "predict": predicted, "serve": served, "evaluate": evaluated}
 WAYS["serve --workers"] = partial(served, workers=2)
-NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
+NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["onnx", "openvino"]}
 
 
 def cell(way, engine, exported=False):

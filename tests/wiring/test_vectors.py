@@ -263,7 +263,7 @@ SEARCHES = {
     "search --index": searched_by_index,
     "serve --index": searched_by_service,
 }
-NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
+NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["onnx", "openvino"]}
 
 
 def cell(way, engine):
