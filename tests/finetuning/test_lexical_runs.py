@@ -9,12 +9,14 @@ import yaml
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning import trial
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example
+from roformer_tf.tasks.lexical import choose_lexical
 from tests.support.service_app import served_task
 
 LABELS = ("甲", "乙")
@@ -141,6 +143,20 @@ def test_report_and_card_name_both_metrics(run, report):
         cell.strip() for cell in row.split("|")[2:] if "[" not in cell and cell.strip()
     ]
     assert "其他库不读取" in card
+
+
+def test_class_weights_count_for_the_weight_of_tfidf(finetune, tmp_path, monkeypatch):
+    chosen = []
+
+    def choose(*arguments):
+        chosen.append([choose_lexical(*arguments[:-1], balanced=x) for x in (True, arguments[-1])])
+        return chosen[-1][-1]
+
+    monkeypatch.setattr(trial, "choose_lexical", choose)
+    flags = ["--class-weights", "balanced", "--lexical-features", "yes", "--epochs", "1"]
+    assert finetune(*flags, "--output", str(tmp_path / "run")) == 0
+    ((weighted, actual),) = chosen
+    assert actual.factors == weighted.factors
 
 
 @pytest.mark.slow

@@ -471,3 +471,13 @@ def test_the_name_of_a_baseline_of_folds_is_not_that_of_the_first():
     for names, name in [("aa", "a"), ("ab", "a in one fold, other settings in others")]:
         vars(results)["_fitted"] = [[FittedBaseline(Message(x), [], [])] for x in names]
         assert results._baselines() == ([(name, [])], "")
+
+
+def test_texts_of_a_test_set_are_compared_with_the_sets_of_the_best_fold():
+    examples = [Example((text,), "0", "") for text in "一二三"]
+    trial = SimpleNamespace(train=examples[:1], valid=examples[1:2], cross_validated=False)
+    parts = [(examples[:1], examples[1:2]), (examples[1:2], examples[:1])]
+    search = SimpleNamespace(sets=Sets(examples[:2], [], examples, parts), task=Classification())
+    repeated = Results(search, [SimpleNamespace(trial=trial, goodness=0.0)])._duplicates()
+    assert repeated.in_train.tolist() == [True, False, False]
+    assert repeated.in_valid.tolist() == [False, True, False]
