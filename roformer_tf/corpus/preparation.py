@@ -167,8 +167,6 @@ def _prepare(
     output = Path(config.output)
     if manifests.is_finished(output, settings):  # by another process, just before the lock
         return _finished(output)
-    # Reads the first document only, and before anything is written.
-    _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
     manifests.claim(output, settings)
@@ -185,8 +183,8 @@ def _prepare(
         statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
         if not manifest["splits"][manifests.TRAIN]["rows"]:
             raise InputError(
-                f"there is no sequence to train on: {statistics}. "
-                "Give a larger corpus, or a smaller held_out, or skip less."
+                f"there is no sequence to train on: {statistics}. Give a larger corpus, for "
+                ".jsonl the key of the text by --field, or a smaller held_out, or skip less."
             )
     except (EngineError, ReadError):  # the input is not wrong: the next run continues here
         raise
@@ -281,16 +279,6 @@ def _count_part(
     texts, _ = filtered(part.texts, config)
     trained = (text for text in texts if text and not is_held_out(text, config.held_out))
     return count_words(trained, tokenization, lower_case)
-
-
-def _check_for_documents(files: list[CorpusFile], config: PreparationConfig) -> None:
-    """Raise InputError if the files hold no document."""
-    report = CorpusReport()
-    if next(read_documents(files, config, report), None) is None:
-        raise InputError(
-            f"the corpus {' '.join(config.corpus)} is empty: {report.summary()}. "
-            "Give files with text, and for .jsonl the key of the text by --field."
-        )
 
 
 def _parts(
