@@ -41,7 +41,6 @@ from roformer_tf.corpus.workers import (
     Engine,
     EngineError,
     check_cluster,
-    check_engine,
     in_order,
     in_this_process,
     open_workers,
@@ -125,7 +124,11 @@ class PreparationConfig(CorpusConfig):
             )
         check_numbers(self, "held_out", at_least=0, below=1)
         check_numbers(self, "fill", at_least=0, at_most=1)
-        check_engine(self.engine, self.scheduler, self.workers)
+        check_numbers(self, "workers", at_least=1)
+        if self.engine == "processes":
+            check_needed(self, "--engine dask", "scheduler")
+        else:  # a cluster uses all of its workers
+            check_needed(self, "--engine processes", "workers")
 
 
 def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = None) -> Path:
