@@ -209,7 +209,7 @@ def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
     metrics = SimpleNamespace(with_choices=lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
     task = SimpleNamespace(metrics=metrics)
-    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
+    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0, board="training") as lines:
         events = trial._TrialEvents(
             *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), task, None, "", 1),
             *(model, None, lines),

@@ -424,7 +424,7 @@ def test_files_of_the_commands_are_read(tmp_path):
     run_files.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
     run_files.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
     for folder in (pretraining, tuning):
-        with MetricsFile(folder / METRICS_FILE, resumed_at=0) as file:
+        with MetricsFile(folder / METRICS_FILE, resumed_at=0, board="training") as file:
             file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
     runs = read(pretraining, tuning)
     assert [run.kind for run in runs] == [PRETRAINING, FINE_TUNING]

@@ -51,7 +51,10 @@ def run(
     """Fit the model from step `start` and return its metrics; hooks are (function, every)."""
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss}
     settings |= {"start": start, "last": start + len(losses)}
-    with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
+    with (
+        MetricsFile(path, resumed_at=start, board="training") as lines,
+        StepLog(lines, **settings) as log,
+    ):
         schedules = [
             PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds) for f, n in hooks
         ]
@@ -202,13 +205,13 @@ def test_a_moderately_rising_loss_does_not_stop_the_run(path, uniform_loss):
 
 def test_a_new_run_removes_older_lines(path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
-    with MetricsFile(path, resumed_at=0):
+    with MetricsFile(path, resumed_at=0, board="training"):
         assert read_metrics(path) == []
 
 
 def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
     path.write_text('{"step": 0}\n{"step": 3}\n{"step": 4}\n{"st')
-    with MetricsFile(path, resumed_at=3) as lines:
+    with MetricsFile(path, resumed_at=3, board="training") as lines:
         assert read_metrics(path) == [{"step": 0}, {"step": 3}]
         lines.write({"step": 5})
     assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
