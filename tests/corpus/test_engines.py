@@ -132,7 +132,7 @@ def test_contradictions_are_refused(settings, message):
 def test_a_cluster_needs_a_scheduler(monkeypatch):
     pytest.importorskip("distributed")
     monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
-    with pytest.raises(InputError, match="needs a scheduler. Give --scheduler.*DASK_SCHEDULER"):
+    with pytest.raises(InputError, match=r"needs a scheduler\. Give --scheduler.*DASK_SCHEDULER"):
         workers.check_cluster(None)
 
 
