@@ -62,7 +62,6 @@ class PretrainingRun:
     # Of all prepared data.
     fingerprint: str
     model: PretrainingModel
-    termination: Termination
 
     @property
     def output(self) -> Path:
@@ -155,7 +154,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         if start == 0 and evaluates:
             evaluate_at(0)
         periodic: dict[str, Any] = {"every": config.save_every, "log": log}
-        with _explained(run, stage):
+        with _explained(run, stage), Termination(run.group.any) as termination:
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
@@ -165,23 +164,17 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                     # Before the checkpoint: its model card and best/ need the line of this step.
                     *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),
                     PeriodicCallback(run.plot, min_seconds=30, **periodic),
-                    PeriodicCallback(save, also=run.termination.received, **periodic),
-                    run.termination,
+                    PeriodicCallback(save, also=termination.received, **periodic),
+                    termination,
                 ],
                 verbose=0,
             )
-    _check_stopped(run)
-
-
-def _check_stopped(run: PretrainingRun) -> None:
-    """Raise TerminatedError if a signal has ended the stage."""
-    run.termination.training = False
-    if run.termination.stopped:
+    if termination.stopped:
         # Other processes may reach this line before the first one has written its checkpoint.
         where = run.output / CHECKPOINTS
         saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
         raise TerminatedError(
-            f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
+            f"stopped by {termination.signal}, saved {saved}. The same command continues."
         )
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from roformer_tf.errors import DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError
 from roformer_tf.internals import schedule_of
 from roformer_tf.terminal import Progress, say
 from roformer_tf.training.devices import sync
@@ -165,21 +165,20 @@ class PeriodicCallback(keras.callbacks.Callback):
 class Termination(keras.callbacks.Callback):
     """Stops a run after the current step on SIGTERM, which schedulers send before they kill.
 
-    On Windows SIGBREAK does the same. As a context manager it handles the signal: before training
-    by raising TerminatedError, during training by stopping `fit` after the step.
+    On Windows SIGBREAK does the same. As a context manager, around `fit`, it handles the signal.
+    `any_process`: whether this process received it → whether any of several did.
 
     It must be the last of a run's callbacks. The callback that saves calls `received` first, and
     the run stops only if that returned True. A signal between the two waits for the next step, so
     that a run never stops without a checkpoint.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, any_process: Callable[[bool], bool] = bool) -> None:
         super().__init__()
-        self.stopped = self.training = self._received = self._agreed = False
+        self.any_process = any_process
+        self.stopped = self._received = self._agreed = False
         # Name of the signal that was received.
         self.signal = "SIGTERM"
-        # Whether this process received the signal → whether any of several did.
-        self.any_process: Callable[[bool], bool] = bool
 
     def received(self) -> bool:
         """Whether the run has to stop; called once a step."""
@@ -200,10 +199,6 @@ class Termination(keras.callbacks.Callback):
         for number, before in self._before.items():
             signal.signal(number, before)
 
-    def on_train_begin(self, logs: Any = None) -> None:
-        """From now on, a signal takes effect at the end of a step."""
-        self.training = True
-
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Stop if a signal was received, unless this was the last step anyway."""
         if self._agreed and not self.model.stop_training:
@@ -212,8 +207,6 @@ class Termination(keras.callbacks.Callback):
     def _receive(self, number: int, frame: Any) -> None:
         self._received = True
         self.signal = signal.Signals(number).name
-        if not self.training:
-            raise TerminatedError(f"received {self.signal}. Run the same command again to resume.")
 
 
 class StepLog(keras.callbacks.Callback):
