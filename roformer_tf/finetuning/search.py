@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -189,7 +188,7 @@ class Search:
             metric=self.metric,
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
-            fit_tfidf=partial(self._tfidf, train, valid, valid_folds),
+            tfidf=self._tfidf(train, valid, valid_folds),
             folds=parts,
             cross_validated=bool(valid_folds),
         )

@@ -126,7 +126,6 @@ def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
         fitted.append((train, valid, held_out_folds, balanced))
 
     def result(trial, trainer, task, test):
-        trial.fit_tfidf()
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "fit_tfidf", fit)
