@@ -14,7 +14,7 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError, TerminatedError, handling_termination
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before, stage_flops
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
@@ -154,7 +154,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         if start == 0 and evaluates:
             evaluate_at(0)
         periodic: dict[str, Any] = {"every": config.save_every, "log": log}
-        with _explained(run, stage), Termination(run.group.any) as termination:
+        termination = Termination(run.group.any)
+        with _explained(run, stage), handling_termination(termination.receive):
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -165,7 +164,7 @@ class PeriodicCallback(keras.callbacks.Callback):
 class Termination(keras.callbacks.Callback):
     """Stops a run after the current step on SIGTERM, which schedulers send before they kill.
 
-    On Windows SIGBREAK does the same. As a context manager, around `fit`, it handles the signal.
+    `receive` is the handler of the signal around `fit`: see `handling_termination`.
     `any_process`: whether this process received it → whether any of several did.
 
     It must be the last of a run's callbacks. The callback that saves calls `received` first, and
@@ -185,26 +184,13 @@ class Termination(keras.callbacks.Callback):
         self._agreed = self.any_process(self._received)
         return self._agreed
 
-    def __enter__(self) -> Termination:
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # only it gets signals
-            # Windows has no SIGTERM between processes; Ctrl+Break and a closed console send
-            # SIGBREAK.
-            for name in ("SIGTERM", "SIGBREAK"):
-                if number := getattr(signal, name, None):
-                    self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Stop if a signal was received, unless this was the last step anyway."""
         if self._agreed and not self.model.stop_training:
             self.stopped = self.model.stop_training = True
 
-    def _receive(self, number: int, frame: Any) -> None:
+    def receive(self, number: int, frame: Any) -> None:
+        """Record a signal."""
         self._received = True
         self.signal = signal.Signals(number).name
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import terminal
-from roformer_tf.errors import DivergedError
+from roformer_tf.errors import DivergedError, handling_termination
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
 from roformer_tf.training.run_files import MetricsFile, read_metrics
@@ -249,7 +249,7 @@ def test_a_signal_after_the_check_stops_after_the_next_step():
     termination = Termination()
     termination.set_model(Model())
     assert not termination.received()  # so nothing is saved
-    termination._receive(signal.SIGTERM, None)
+    termination.receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
     assert not termination.stopped
     assert termination.received()  # now a checkpoint is saved
@@ -274,7 +274,8 @@ def test_sigbreak_is_handled_like_sigterm(monkeypatch, harmless_handlers):
     """SIGBREAK is handled like SIGTERM. It exists only on Windows, so SIGUSR1 replaces it."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
     for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
-        with Termination() as termination:
+        termination = Termination()
+        with handling_termination(termination.receive):
             signal.raise_signal(number)  # is only recorded: the step is completed
             assert termination.received()
             assert termination.signal == name
