@@ -171,12 +171,17 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 verbose=0,
             )
     if termination.stopped:
-        # Other processes may reach this line before the first one has written its checkpoint.
-        where = run.output / CHECKPOINTS
-        saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
-        raise TerminatedError(
-            f"stopped by {termination.signal}, saved {saved}. The same command continues."
-        )
+        raise _stopped(run, termination)
+
+
+def _stopped(run: PretrainingRun, termination: Termination) -> TerminatedError:
+    """The error for a stage that a signal has ended."""
+    # Other processes may reach this line before the first one has written its checkpoint.
+    where = run.output / CHECKPOINTS
+    saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
+    return TerminatedError(
+        f"stopped by {termination.signal}, saved {saved}. The same command continues."
+    )
 
 
 def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
