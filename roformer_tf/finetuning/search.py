@@ -3,8 +3,11 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
@@ -12,12 +15,14 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import teacher_predictions
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.tfidf import FittedTfIdf, fit_tfidf
-from roformer_tf.terminal import say
+from roformer_tf.terminal import Progress, say
 from roformer_tf.training.run_files import TRIALS
+from roformer_tf.translation import Message
 
 # Factors on the learning rate in a sweep. The default is first: it is chosen among equal ones.
 SWEEP = (1.0, 0.5, 2.0, 4.0)
@@ -178,7 +183,7 @@ class Search:
         # Without a validation set, each fold is validated by a head that was fitted to the others.
         valid_folds = [] if self.sets.valid else parts
         valid = self.sets.valid or [example for _, fold in valid_folds for example in fold]
-        unlabelled = self.sets.unlabelled
+        source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
         examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
             folder=self.output / TRIALS / name if name else self.output,
@@ -188,6 +193,7 @@ class Search:
             metric=self.metric,
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
+            teacher=partial(teacher_vectors, source) if source else None,
             tfidf=self._tfidf(train, valid, valid_folds),
             folds=parts,
             cross_validated=bool(valid_folds),
@@ -211,3 +217,10 @@ class Search:
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error
                 self.fitted[id(train)] = None  # the report's baseline gives the reason
         return self.fitted[id(train)]
+
+
+def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
+    embedder = VectorSettings().open(source)
+    say("the teacher is {described}", described=embedder.described)
+    return embedder.embed(Progress(texts, desc=Message("teacher"), unit=Message("texts")))

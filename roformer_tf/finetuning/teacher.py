@@ -2,7 +2,8 @@
 
 A teacher of labels is a fine-tuned model of the same task. It predicts all examples once, before
 the training, with its own tokenizer and maximum length. Or its predictions are in columns of the
-files, as `predict` writes them. The teacher of paraphrases may be any model with vectors.
+files, as `predict` writes them. The teacher of paraphrases, which may be any model with vectors, is
+in `search`.
 """
 
 import dataclasses
@@ -12,7 +13,6 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.cells import listed, stripped, to_number
 from roformer_tf.labelled.examples import Example
@@ -146,10 +146,3 @@ def check_teacher(source: str, teacher: Task, task: Task) -> None:
             f"{source} cannot be the --teacher: {problem}. Give a model that was fine-tuned for "
             "the same task and labels."
         )
-
-
-def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
-    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
-    embedder = VectorSettings().open(source)
-    say("the teacher is {described}", described=embedder.described)
-    return embedder.embed(Progress(texts, desc=Message("teacher"), unit=Message("texts")))

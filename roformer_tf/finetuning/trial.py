@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,7 +23,6 @@ from roformer_tf.files import read_json, remove, temporary_file, temporary_folde
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import teacher_vectors
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
@@ -76,6 +75,8 @@ class Trial:
     unlabelled: Sequence[Example] = ()
     # With a teacher of labels: its logits for `train` and `unlabelled`.
     soft_targets: Sequence[np.ndarray] = ()
+    # Texts → the vectors of the teacher of paraphrases, if there is one.
+    teacher: Callable[[Sequence[str]], np.ndarray] | None = None
     # Fitted to `train`, to combine the model with; None if that is not wanted.
     tfidf: FittedTfIdf | None = None
     # Of the method "vectors": for each fold of `train` the rest and its examples.
@@ -278,7 +279,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
     model, trained = trainer.begin(config.seed, config.optimizer, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
-    data = complete_data(data, model, config.vectors, config.loss.teacher)
+    data = complete_data(data, model, config.vectors, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
     with (
         MetricsFile(folder / METRICS_FILE, resumed_at=start, board="training") as lines,
@@ -320,7 +321,7 @@ def complete_data(
     data: TrainingData,
     model: PretrainedModel,
     vectors: VectorConfig,
-    teacher: str | None = None,
+    teacher: Callable[[Sequence[str]], np.ndarray] | None = None,
 ) -> TrainingData:
     """The data with hard negatives of the model or vectors of a teacher, if configured."""
     if isinstance(data, SideBatches) and data.positives and vectors.micro_batches == 1:
@@ -329,7 +330,7 @@ def complete_data(
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives)
     if teacher and isinstance(data, ParaphraseBatches):
-        return dataclasses.replace(data, teacher=teacher_vectors(teacher, data.spelled))
+        return dataclasses.replace(data, teacher=teacher(data.spelled))
     return data
 
 

@@ -1,8 +1,11 @@
 """A teacher's vectors belong to the texts of the data."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from roformer_tf.finetuning.search import teacher_vectors
 from roformer_tf.finetuning.trial import complete_data
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
@@ -18,5 +21,5 @@ def test_teacher_vectors_are_those_of_the_texts(released):
     embedder = VectorSettings().open(source)
     examples = [Example(group, "belongs", "") for group in GROUPS]
     data = ParaphraseBatches.of(examples, embedder.tokenizer, 16)
-    complete = complete_data(data, None, VectorConfig(), source)
+    complete = complete_data(data, None, VectorConfig(), partial(teacher_vectors, source))
     np.testing.assert_allclose(complete.teacher, embedder.embed(data.spelled), atol=1e-6)
