@@ -12,7 +12,7 @@ import yaml
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import make_objective, rows_of_next_tokens
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import DivergedError, TerminatedError, handling_termination
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
@@ -224,7 +224,8 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
         **shared,
     )
     size = stage.batch_size // stage.accumulate  # a micro-batch fits into memory
-    size = objective.rows_to_evaluate(size, stage.length, replicas())
+    if config.objective == "causal":
+        size = rows_of_next_tokens(size, stage.length, replicas())
     prepared = PreparedRows.open(folder, "held_out")
     sample = held_out_sample(prepared.corpora, config.evaluation_rows)
     numbers = [number for own in sample.values() for number in own.tolist()]
