@@ -49,8 +49,6 @@ class FillMaskConfig:
     """The engine, as of `predict`."""
 
     def __post_init__(self) -> None:
-        if not self.text:
-            raise InputError(f"give a text with a {MASK}, such as '今天天气很{MASK}。'")
         check_numbers(self, "top", at_least=1)
         for text in self.text:
             _check(text)
