@@ -10,9 +10,8 @@ import os
 import re
 import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from contextvars import copy_context
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,6 +25,7 @@ from roformer_tf.errors import (
     DivergedError,
     InputError,
     TerminatedError,
+    handling_termination,
 )
 from roformer_tf.flags import flag_types, given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, set_up_tensorflow
@@ -326,27 +326,16 @@ def run(name: str, flags: Sequence[str], _: Translator) -> None:
         values = from_words(settings, flags, program, command.usual, _.language)
         # After the flags are parsed: neither --help nor a wrong flag has to wait for Keras.
         import_quickly(*command.loads)
-        with _terminable() if name in RESUMED else nullcontext():
+        with handling_termination(_terminate) if name in RESUMED else nullcontext():
             load_function(name, flags)(values)
     except InputError as error:
         raise InputError(in_flag_names(_(error.args[0]), settings)) from None
 
 
-@contextmanager
-def _terminable() -> Iterator[None]:
-    """Raise TerminatedError at SIGTERM, so that nothing half-written and no process is left."""
-
-    def stop(number: int, frame: object) -> None:
-        raise TerminatedError("received SIGTERM. Run the same command again to resume.")
-
-    if threading.current_thread() is not threading.main_thread():  # only it gets signals
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
+def _terminate(number: int, frame: object) -> None:
+    """Raise TerminatedError for a signal, so that nothing half-written and no process is left."""
+    name = signal.Signals(number).name
+    raise TerminatedError(f"received {name}. Run the same command again to resume.")
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:

@@ -2,6 +2,10 @@
 
 import math
 import operator
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -39,6 +43,22 @@ class TerminatedError(BaseException):
 
 TRY_AGAIN = 75
 """Exit code after a TerminatedError."""
+
+
+@contextmanager
+def handling_termination(handler: Callable[[int, Any], None]) -> Iterator[None]:
+    """Call the handler at SIGTERM within the block, on Windows also at SIGBREAK."""
+    if threading.current_thread() is not threading.main_thread():  # only it gets signals
+        yield
+        return
+    # Windows has no SIGTERM between processes; Ctrl+Break and a closed console send SIGBREAK.
+    numbers = [getattr(signal, x) for x in ("SIGTERM", "SIGBREAK") if hasattr(signal, x)]
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
 
 
 class DifferenceError(RuntimeError):

@@ -220,8 +220,8 @@ def main(config: JointConfig) -> None:
     held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
-        MetricsFile(output / METRICS_FILE, resumed_at=start) as lines,
-        MetricsFile(output / EVALUATIONS_FILE, resumed_at=start) as evaluations,
+        MetricsFile(output / METRICS_FILE, resumed_at=start, board="training") as lines,
+        MetricsFile(output / EVALUATIONS_FILE, resumed_at=start, board="held_out") as evaluations,
         StepLog(
             lines,
             every=10,

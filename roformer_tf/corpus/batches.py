@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import sys
 from bisect import bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate
@@ -51,11 +51,7 @@ class MixingConfig:
         hint = "1 mixes corpora in proportion to their sizes, 3 makes them more even"
         check_numbers(self, "corpus_temperature", at_least=1, hint=hint)
         if self.corpus_weights and self.corpus_temperature != 1:
-            raise InputError(
-                "give either corpus_weights or a corpus_temperature: "
-                f"{_listed(self.corpus_weights)} have weights already, so a temperature of "
-                f"{self.corpus_temperature} has no meaning."
-            )
+            raise InputError("give either corpus_weights or a corpus_temperature, but not both.")
         for name, weight in self.corpus_weights.items():
             hint = "or remove its files from --corpus to train without it"
             check_number(f"the weight of the corpus {name!r}", weight, above=0, hint=hint)
@@ -68,7 +64,12 @@ def epoch_rows(rows: Mapping[str, int], config: MixingConfig) -> dict[str, int]:
     Raises InputError unless the weights name all of these corpora and no others.
     """
     if config.corpus_weights:
-        _check_names(config.corpus_weights, rows)
+        if config.corpus_weights.keys() != rows.keys():
+            raise InputError(
+                f"there are weights for {_listed(config.corpus_weights)}, but rows of "
+                f"{_listed(rows)}. Give every corpus a weight; omit those without text. A corpus "
+                "gets its name in --corpus, such as in 'news=data/news/*.jsonl'."
+            )
         parts = [config.corpus_weights[name] for name in rows]
     elif config.corpus_temperature == 1:
         return dict(rows)
@@ -137,22 +138,7 @@ def dealt(total: int, parts: Sequence[float]) -> list[int]:
     return whole.tolist()
 
 
-def _check_names(weights: Mapping[str, float], rows: Mapping[str, int]) -> None:
-    """Raise InputError unless there is a weight for each corpus, and no other one."""
-    unknown, missing = sorted(weights.keys() - rows.keys()), sorted(rows.keys() - weights.keys())
-    if unknown:
-        raise InputError(
-            f"there are weights for {_listed(unknown)}, but rows of {_listed(rows)}. Name corpora "
-            "as --corpus does, such as in 'news=data/news/*.jsonl'; omit those without text."
-        )
-    if missing:
-        raise InputError(
-            f"there are weights for {_listed(weights)}, but none for {_listed(missing)}. Give "
-            "every corpus one; one without a name gets a name by 'NAME=PATTERN' in --corpus."
-        )
-
-
-def _listed(names: Mapping[str, object] | list[str]) -> str:
+def _listed(names: Iterable[str]) -> str:
     """Names of corpora for a message."""
     return ", ".join(repr(name) if name else "a corpus without a name" for name in names)
 

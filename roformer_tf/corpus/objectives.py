@@ -4,14 +4,14 @@ An objective turns B sequences (rows) of length L, with P predictions each, into
 
     MaskedTokens  {"token_ids": (B, L), "sequence_ids": (B, L), "masked_positions": (B, P)} int32,
                   labels (B, P) int32, weights (B, P) float32
-    NextTokens    {"token_ids": (B, L), "sequence_ids": (B, L)} int32,
+    next_tokens   {"token_ids": (B, L), "sequence_ids": (B, L)} int32,
                   labels (B, L) int32, weights (B, L) float32
 
 Labels are the tokens to predict, with weight 1; unused slots have zeros. Masks are a function of
 (seed, epoch, index of the sequence) only.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -204,16 +204,10 @@ class MaskedTokens:
         }
         return inputs, labels, weights
 
-    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """Batch size of evaluation, if training has `rows` of this length in a batch.
 
-        As in training, because only masked tokens have logits.
-        """
-        return rows
-
-
-@dataclass(frozen=True)
-class NextTokens:
+def next_tokens(
+    rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]], progress: float = 1.0
+) -> Batch:
     """Causal language modelling: every token after [CLS] is predicted from those before it.
 
     The last one is [SEP], where generation stops. With two documents in a row:
@@ -222,39 +216,32 @@ class NextTokens:
         document    1    1  1   1     2    2   2   0
         labels     甲   乙 [SEP] 0    丁 [SEP]  0   0
         weights     1    1  1   0     1    1   0   0
+
+    `draws` and `progress` are not needed.
     """
-
-    def __call__(
-        self,
-        rows: npt.NDArray[np.integer],
-        draws: Sequence[tuple[int, int, int]],
-        progress: float = 1.0,
-    ) -> Batch:
-        """The label of each position is the next token of its document.
-
-        `draws` and `progress` are not needed.
-        """
-        tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
-        # A position is predicted from if the next one is of the same document, and no padding.
-        continues = np.zeros(documents.shape, bool)
-        continues[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
-        # `roll` moves the first token to the last column, where `continues` is False.
-        labels = np.where(continues, np.roll(tokens, -1, axis=1), np.int32(0))
-        inputs = {"token_ids": tokens, "sequence_ids": documents}
-        return inputs, labels, continues.astype(np.float32)
-
-    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """Fewer than in training: about as many predictions as `rows` with masks have.
-
-        All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
-        `rows` is.
-        """
-        # 64 sequences of 512 tokens have 64 · 76 = 4,864 masked ones, and 9 sequences 4,608 in all.
-        masked = rows * predictions_per_row(length, MaskingConfig().highest_rate)
-        return max(1, masked // (length * parts)) * parts
+    tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
+    # A position is predicted from if the next one is of the same document, and no padding.
+    continues = np.zeros(documents.shape, bool)
+    continues[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+    # `roll` moves the first token to the last column, where `continues` is False.
+    labels = np.where(continues, np.roll(tokens, -1, axis=1), np.int32(0))
+    inputs = {"token_ids": tokens, "sequence_ids": documents}
+    return inputs, labels, continues.astype(np.float32)
 
 
-Objective: TypeAlias = MaskedTokens | NextTokens
+# Sequences (B, 3, L), (seed, epoch, row) of each, and the progress of the run → a batch.
+Objective: TypeAlias = Callable[..., Batch]
+
+
+def rows_of_next_tokens(rows: int, length: int, parts: int) -> int:
+    """How many sequences have about as many next tokens as `rows` of this length have masked ones.
+
+    All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as `rows`
+    is.
+    """
+    # 64 sequences of 512 tokens have 64 · 76 = 4,864 masked ones, and 9 sequences 4,608 in all.
+    masked = rows * predictions_per_row(length, MaskingConfig().highest_rate)
+    return max(1, masked // (length * parts)) * parts
 
 
 def make_objective(
@@ -262,7 +249,7 @@ def make_objective(
 ) -> Objective:
     """The objective of that name, for a vocabulary."""
     if name == "causal":
-        return NextTokens()
+        return next_tokens
     return MaskedTokens(tokenizer.mask_id, replacement_ids(tokenizer.vocabulary), masking)
 
 

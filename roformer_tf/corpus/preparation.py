@@ -41,7 +41,6 @@ from roformer_tf.corpus.workers import (
     Engine,
     EngineError,
     check_cluster,
-    check_engine,
     in_order,
     in_this_process,
     open_workers,
@@ -125,7 +124,11 @@ class PreparationConfig(CorpusConfig):
             )
         check_numbers(self, "held_out", at_least=0, below=1)
         check_numbers(self, "fill", at_least=0, at_most=1)
-        check_engine(self.engine, self.scheduler, self.workers)
+        check_numbers(self, "workers", at_least=1)
+        if self.engine == "processes":
+            check_needed(self, "--engine dask", "scheduler")
+        else:  # a cluster uses all of its workers
+            check_needed(self, "--engine processes", "workers")
 
 
 def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = None) -> Path:
@@ -167,8 +170,6 @@ def _prepare(
     output = Path(config.output)
     if manifests.is_finished(output, settings):  # by another process, just before the lock
         return _finished(output)
-    # Reads the first document only, and before anything is written.
-    _check_for_documents(files, config)
     if config.engine == "dask":
         check_cluster(config.scheduler)
     manifests.claim(output, settings)
@@ -185,8 +186,8 @@ def _prepare(
         statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
         if not manifest["splits"][manifests.TRAIN]["rows"]:
             raise InputError(
-                f"there is no sequence to train on: {statistics}. "
-                "Give a larger corpus, or a smaller held_out, or skip less."
+                f"there is no sequence to train on: {statistics}. Give a larger corpus, for "
+                ".jsonl the key of the text by --field, or a smaller held_out, or skip less."
             )
     except (EngineError, ReadError):  # the input is not wrong: the next run continues here
         raise
@@ -281,16 +282,6 @@ def _count_part(
     texts, _ = filtered(part.texts, config)
     trained = (text for text in texts if text and not is_held_out(text, config.held_out))
     return count_words(trained, tokenization, lower_case)
-
-
-def _check_for_documents(files: list[CorpusFile], config: PreparationConfig) -> None:
-    """Raise InputError if the files hold no document."""
-    report = CorpusReport()
-    if next(read_documents(files, config, report), None) is None:
-        raise InputError(
-            f"the corpus {' '.join(config.corpus)} is empty: {report.summary()}. "
-            "Give files with text, and for .jsonl the key of the text by --field."
-        )
 
 
 def _parts(

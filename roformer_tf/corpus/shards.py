@@ -124,17 +124,13 @@ class PreparedRows:
 
     @classmethod
     def open(cls, folder: str | Path, split: str = "train") -> "PreparedRows":
-        """Open a split of what `prepare` wrote; it may have no rows.
+        """Open a split of what `prepare` wrote, "train" or "held_out"; it may have no rows.
 
-        Raises InputError for a folder without a manifest, an unknown split, and a shard that is
-        missing or has changed its size or shape.
+        Raises InputError for a folder without a manifest, and for a shard that is missing or has
+        changed its size or shape.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
-        if split not in manifest["splits"]:
-            raise InputError(
-                f"{folder} has no split {split!r}, only {', '.join(manifest['splits'])}."
-            )
         shards = [Shard(**entry) for entry in manifest["shards"] if entry["split"] == split]
         return cls(folder, split, manifest["length"], shards)
 

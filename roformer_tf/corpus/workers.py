@@ -27,7 +27,7 @@ from typing import Any, Literal, TypeVar
 
 from tqdm import tqdm
 
-from roformer_tf.errors import InputError, check_number, check_packages
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import json_object
 from roformer_tf.machine import usable_cores
 
@@ -67,26 +67,6 @@ def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, An
             yield first, result()
     for last, result in in_progress:
         yield last, result()
-
-
-def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
-    """Raise InputError for settings that contradict each other."""
-    check_number("workers", workers, at_least=1)
-    if engine == "processes" and scheduler is not None:
-        raise InputError(
-            f"scheduler is {scheduler}, but the engine is processes of this machine. "
-            "Give --engine dask too, or no scheduler."
-        )
-    if engine == "dask" and not (scheduler or os.environ.get(ADDRESS)):
-        raise InputError(
-            "the engine dask needs a scheduler. Give --scheduler with its address, such as "
-            f"tcp://host:8786, or its scheduler file, or set {ADDRESS}."
-        )
-    if engine == "dask" and workers is not None:
-        raise InputError(
-            f"workers is {workers}, but a cluster uses all workers that are connected to its "
-            "scheduler. Remove workers, and start as many as you want by `dask worker`."
-        )
 
 
 def open_workers(
@@ -227,14 +207,19 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
 
 
 def _connect(scheduler: str | None) -> Any:
-    """Connect to a scheduler as a `distributed.Client`. Raises InputError if none responds."""
+    """Connect to a scheduler as a `distributed.Client`. InputError if none is given or responds."""
     check_packages("--engine dask", "dask", "distributed")
     from distributed import Client
 
     # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = scheduler or os.environ[ADDRESS]
+    address = scheduler or os.environ.get(ADDRESS)
+    if not address:
+        raise InputError(
+            "the engine dask needs a scheduler. Give --scheduler with its address, such as "
+            f"tcp://host:8786, or its scheduler file, or set {ADDRESS}."
+        )
     if Path(address).is_file():
         advice = "Give the file that `dask scheduler --scheduler-file` wrote, or the address."
         address = str(json_object(Path(address).read_bytes(), address, advice).get("address"))

@@ -42,6 +42,7 @@ from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState, check_loss
+from roformer_tf.inference.embed import DESCRIPTIONS
 from roformer_tf.inference.text_files import Texts
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
@@ -66,13 +67,6 @@ MAY_CHANGE = (
     *("output", "save_every", "log_every", "compare_without_teacher"),
     *("export", "language", "baseline", "lexical_features", "keep_useless", "first_line", "strict"),
 )
-
-# How a text's vector is computed, in words.
-POOLINGS = {
-    "pooler": Message("the output of the checkpoint's pooler for the first token"),
-    "mean": Message("the mean of all tokens"),
-    "cls": Message("the first token's"),
-}
 
 # A maximum length that no text reaches, to measure how long the texts are.
 UNLIMITED = 1 << 30
@@ -408,7 +402,8 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
         encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
     if config.pooling is None and task.separate_texts and len(task.objective.poolings) > 1:
-        say("vectors are {vectors}", vectors=POOLINGS[pooling])
+        vectors = DESCRIPTIONS[pooling]
+        say("{checkpoint} gives vectors, {vectors}", checkpoint=config.checkpoint, vectors=vectors)
     if encoder.tokenizer is None:
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training

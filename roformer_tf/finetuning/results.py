@@ -173,7 +173,7 @@ class Results:
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
-        fitted += sum(result.tfidf.seconds for result in self.validated if result.tfidf)
+        fitted += sum(x.trial.tfidf.seconds for x in self.validated if x.trial.tfidf)
         lexical = _described(self.best, self.reported_runs)
         reported = self._evaluated(
             self.examples,
@@ -249,7 +249,7 @@ class Results:
         if task.metrics.linear_model:
             folds = trial.folds if trial.cross_validated else ()
             balanced = self.search.config.loss.balanced
-            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds, balanced)
+            tfidf = trial.tfidf or fit_tfidf(task, *sets, metric, folds, balanced)
             of = partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
         name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)
@@ -354,7 +354,7 @@ def _described(best: "TrialResult", reported: "Sequence[TrialResult]") -> dict[s
 
     "weight" and "factors" are those of the model that is kept, "weights" those of all runs.
     """
-    names = [x.tfidf.name for x in reported if x.lexical and x.tfidf]
+    names = [x.trial.tfidf.name for x in reported if x.lexical and x.trial.tfidf]
     if not names:
         return {}
     of_best = best.lexical

@@ -194,7 +194,7 @@ class Search:
             unlabelled=unlabelled,
             soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
-            fit_tfidf=partial(self._tfidf, train, valid, valid_folds),
+            tfidf=self._tfidf(train, valid, valid_folds),
             folds=parts,
             cross_validated=bool(valid_folds),
         )

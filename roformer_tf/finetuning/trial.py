@@ -77,8 +77,8 @@ class Trial:
     soft_targets: Sequence[np.ndarray] = ()
     # Texts → the vectors of the teacher of paraphrases, if there is one.
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None
-    # Fits TF-IDF to `train`, to combine the model with; → None if that is not wanted.
-    fit_tfidf: Callable[[], FittedTfIdf | None] = lambda: None
+    # Fitted to `train`, to combine the model with; None if that is not wanted.
+    tfidf: FittedTfIdf | None = None
     # Of the method "vectors": for each fold of `train` the rest and its examples.
     folds: Sequence[tuple[Sequence[Example], Sequence[Example]]] = ()
     # Whether `valid` is the examples of these folds, in this order. Their predictions come from a
@@ -101,10 +101,8 @@ class TrialResult:
     seconds: float
     # Engine and precision of the predictions.
     choice: Choice = KERAS
-    # The predictions of the model alone, and what they may be combined with: TF-IDF, if it was
-    # fitted, and if it is used, its weight.
+    # The predictions of the model alone, and if TF-IDF is combined with it, its weight.
     alone: dict[str, list[Prediction]] = field(default_factory=dict)
-    tfidf: FittedTfIdf | None = None
     lexical: LexicalFeatures | None = None
 
     @property
@@ -157,7 +155,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
     if trial.cross_validated:
         alone["valid"] = task.decoding.predict_all(np.load(trial.folder / HELD_OUT))
     task = opened.task  # with the choices on the validation set
-    predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
+    predictions, tfidf, lexical = alone, trial.tfidf, None
     if tfidf is not None:
         parts, config = (tfidf.model, trial.valid, alone["valid"]), trial.config
         options = config.lexical_features, tfidf.held_out, config.loss.balanced
@@ -181,7 +179,6 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
         finished["seconds"],
         choice=opened.choice,
         alone=alone,
-        tfidf=tfidf,
         lexical=lexical,
     )
 

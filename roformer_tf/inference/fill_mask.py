@@ -49,8 +49,6 @@ class FillMaskConfig:
     """The engine, as of `predict`."""
 
     def __post_init__(self) -> None:
-        if not self.text:
-            raise InputError(f"give a text with a {MASK}, such as '今天天气很{MASK}。'")
         check_numbers(self, "top", at_least=1)
         for text in self.text:
             _check(text)
@@ -125,28 +123,18 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
 
 
 def check_fills_masks(opened: OpenedModel) -> None:
-    """Raise InputError, with the reason, for a model that was not trained to fill masks.
+    """Raise InputError for a model that was not trained to fill masks.
 
     Any checkpoint would print some tokens: from a head drawn at random, or of the next position.
     """
-    checkpoint = opened.checkpoint
-    heads = sorted(checkpoint.parts & {"classifier", *EACH_TOKEN})
-    if heads:
-        reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"
-    elif not checkpoint.is_language_model:
-        reason = f"it holds {', '.join(sorted(checkpoint.parts))}, without a language model's head"
-    elif checkpoint.config.attention_type is None and checkpoint.is_called_gpt:
-        reason = (
-            'by its name it is a gpt model (if not, put "attention_type": "bidirectional" into its '
-            "config)"
-        )
-    elif checkpoint.attention_type != "bidirectional":
-        reason = f"it was trained to generate text (its attention is {checkpoint.attention_type})"
-    else:
+    parts = opened.checkpoint.parts
+    if opened.is_masked_lm and not parts & {"classifier", *EACH_TOKEN}:
         return
     raise InputError(
-        f"{opened.name} fills no masks: {reason}. Give a masked language model, such as "
-        "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default."
+        f"{opened.name} fills no masks: it holds {', '.join(sorted(parts))}, and its attention is "
+        f"{opened.vector_attention}. Give a masked language model, such as "
+        "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default. If only its "
+        'name, with "gpt", is wrong, put "attention_type": "bidirectional" into its config.'
     )
 
 

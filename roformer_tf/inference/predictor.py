@@ -193,8 +193,7 @@ def _of_task(opened: OpenedModel, top: int | None) -> Predictor:
     counts: tuple[int, ...] = (len(task.text_columns),)
     if counts == (1,) and not (opened.has_task_file or task.labelling.has_units):
         counts = (1, 2)  # a head trained elsewhere does not say whether it takes a pair
-    samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
-    return _warm(finetuned.model, _predictor(finetuned, counts), samples)
+    return _warm(finetuned.model, _predictor(finetuned, counts), task.labelling.sample)
 
 
 def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...]) -> Predictor:
@@ -231,8 +230,7 @@ def _of_masks(opened: OpenedModel, top: int) -> Predictor:
             for text, masks in zip(texts, candidates(model, texts, top), strict=True)
         ]
 
-    samples = [("好" * 20 * count + MASK * count,) for count in (1, 2)]
-    return _warm(model.model, Predictor(predict, ("text",), (1,)), samples)
+    return _warm(model.model, Predictor(predict, ("text",), (1,)))
 
 
 def _of_vectors(embedder: TextEmbedder) -> Predictor:
@@ -241,8 +239,7 @@ def _of_vectors(embedder: TextEmbedder) -> Predictor:
     def predict(texts: Sequence[Texts]) -> list[Prediction]:
         return [{"vector": vector} for vector in embedder.embed(text for (text,) in texts)]
 
-    samples = [("好" * 20 * count,) for count in (1, 2)]
-    return _warm(embedder.pooled, Predictor(predict, ("text",), (1,)), samples)
+    return _warm(embedder.pooled, Predictor(predict, ("text",), (1,)))
 
 
 def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
@@ -251,15 +248,19 @@ def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
         logger.warning("%s: %s", opened.name, note)
 
 
-def _warm(model: Any, predictor: Predictor, samples: Sequence[Texts]) -> Predictor:
+def _warm(
+    model: Any, predictor: Predictor, sample: Callable[[str], Texts] = lambda text: (text,)
+) -> Predictor:
     """Predict two samples before the first call, so that this is not the slow one.
 
-    The two batches differ in size and length: TensorFlow's trace of the second serves all shapes.
+    sample: an example of this text. The two batches differ in size and length: TensorFlow's trace
+    of the second serves all shapes.
     """
     # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
-        for count, sample in enumerate(samples, 1):
-            predictor.predict([sample] * count)
+        for count in (1, 2):
+            text = ("好" * 20 + MASK) * count  # only a masked language model needs the mask
+            predictor.predict([sample(text)] * count)
     return predictor
 
 

@@ -44,7 +44,6 @@ from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.checkpointing import checkpoints, resume
 from roformer_tf.training.devices import ProcessGroup, join, replicas
-from roformer_tf.training.fitting import Termination
 from roformer_tf.training.optimizers import swap_ema_weights
 from roformer_tf.training.run_files import (
     CHECKPOINTS,
@@ -66,17 +65,16 @@ def pretrain(config: PretrainConfig) -> None:
     TerminatedError after SIGTERM, once the current step is saved.
     """
     group = join(config.hardware)
-    with Termination() as termination, group.reporting_failure(), contextlib.ExitStack() as held:
+    with group.reporting_failure(), contextlib.ExitStack() as held:
         if not group.first:  # only the first of several processes prints
             nowhere = held.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
             held.enter_context(contextlib.redirect_stdout(nowhere))
-        termination.any_process = group.any
         # One lock for all processes.
         group.run_on_first(lambda: held.enter_context(locked(config.output)))
-        _pretrain(config, group, termination)
+        _pretrain(config, group)
 
 
-def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Termination) -> None:
+def _pretrain(config: PretrainConfig, group: ProcessGroup) -> None:
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
@@ -111,7 +109,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     # Of the data of all lengths: a checkpoint resumes only if none of them has changed.
     fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
     trained = PretrainingModel(model, config.stepping)
-    _run(PretrainingRun(config, stages, group, folders, fingerprint, trained, termination))
+    _run(PretrainingRun(config, stages, group, folders, fingerprint, trained))
 
 
 def _run(run: PretrainingRun) -> None:

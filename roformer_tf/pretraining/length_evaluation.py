@@ -87,8 +87,6 @@ class EvaluateCorpusConfig(CorpusConfig):
                 "give either --corpus (text, for a language model) or --data (labelled examples, "
                 "for a fine-tuned model)."
             )
-        if not self.corpus:
-            raise InputError("give --corpus: files of text, or patterns such as 'data/*.jsonl'.")
         for length in self.lengths:
             check_length(length)
         if isinstance(self.masking.mask_rate, tuple):

@@ -12,9 +12,9 @@ import yaml
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import make_objective, rows_of_next_tokens
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError, TerminatedError, handling_termination
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before, stage_flops
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
@@ -62,7 +62,6 @@ class PretrainingRun:
     # Of all prepared data.
     fingerprint: str
     model: PretrainingModel
-    termination: Termination
 
     @property
     def output(self) -> Path:
@@ -155,7 +154,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         if start == 0 and evaluates:
             evaluate_at(0)
         periodic: dict[str, Any] = {"every": config.save_every, "log": log}
-        with _explained(run, stage):
+        termination = Termination(run.group.any)
+        with _explained(run, stage), handling_termination(termination.receive):
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
@@ -165,24 +165,23 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                     # Before the checkpoint: its model card and best/ need the line of this step.
                     *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),
                     PeriodicCallback(run.plot, min_seconds=30, **periodic),
-                    PeriodicCallback(save, also=run.termination.received, **periodic),
-                    run.termination,
+                    PeriodicCallback(save, also=termination.received, **periodic),
+                    termination,
                 ],
                 verbose=0,
             )
-    _check_stopped(run)
+    if termination.stopped:
+        raise _stopped(run, termination)
 
 
-def _check_stopped(run: PretrainingRun) -> None:
-    """Raise TerminatedError if a signal has ended the stage."""
-    run.termination.training = False
-    if run.termination.stopped:
-        # Other processes may reach this line before the first one has written its checkpoint.
-        where = run.output / CHECKPOINTS
-        saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
-        raise TerminatedError(
-            f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
-        )
+def _stopped(run: PretrainingRun, termination: Termination) -> TerminatedError:
+    """The error for a stage that a signal has ended."""
+    # Other processes may reach this line before the first one has written its checkpoint.
+    where = run.output / CHECKPOINTS
+    saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
+    return TerminatedError(
+        f"stopped by {termination.signal}, saved {saved}. The same command continues."
+    )
 
 
 def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
@@ -225,7 +224,8 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
         **shared,
     )
     size = stage.batch_size // stage.accumulate  # a micro-batch fits into memory
-    size = objective.rows_to_evaluate(size, stage.length, replicas())
+    if config.objective == "causal":
+        size = rows_of_next_tokens(size, stage.length, replicas())
     prepared = PreparedRows.open(folder, "held_out")
     sample = held_out_sample(prepared.corpora, config.evaluation_rows)
     numbers = [number for own in sample.values() for number in own.tolist()]

@@ -283,17 +283,6 @@ def either(first: Any, second: Any, is_second: Callable[[Any], bool]) -> Any:
     return Annotated[forms, choice]
 
 
-def _no_number(value: Any) -> Any:
-    """Refuse 0 and 1, which a `Literal` would take for False and True, since they are equal."""
-    if isinstance(value, int | float) and not isinstance(value, bool):
-        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
-    return value
-
-
-OnlyFalse = Annotated[Literal[False] | None, BeforeValidator(_no_number)]
-OnlyTrue = Annotated[Literal[True] | None, BeforeValidator(_no_number)]
-
-
 def has(key: str) -> Callable[[Any], bool]:
     """Whether a value is an object with this key."""
     return lambda value: isinstance(value, dict) and key in value
@@ -374,7 +363,7 @@ class TeiEmbedRequest(CompatibleRequest):
     """Text Embeddings Inference's request for vectors; long texts are always truncated."""
 
     inputs: TextOrTexts
-    normalize: OnlyTrue = Field(None, description="Vectors always have length 1.")
+    normalize: Literal[True] | None = Field(None, description="Vectors always have length 1.")
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
@@ -392,7 +381,7 @@ class TeiPredictRequest(CompatibleRequest):
     """Text Embeddings Inference's request for labels; long texts are always truncated."""
 
     inputs: Any
-    raw_scores: OnlyFalse = Field(None, description="Scores are probabilities.")
+    raw_scores: Literal[False] | None = Field(None, description="Scores are probabilities.")
 
 
 def predict_request(columns: int, of_labels: bool, accepts_labels: bool) -> Any:

@@ -47,7 +47,6 @@ from roformer_tf.serving.schemas import (
     GeneratedText,
     GenerateRequest,
     Generations,
-    OnlyFalse,
     StopTexts,
     TextOrTexts,
     Usage,
@@ -172,7 +171,7 @@ class CompletionsRequest(CompatibleRequest):
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
     stream_options: StreamOptions | None = None
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
-    echo: OnlyFalse = Field(None, description="Not supported.")
+    echo: Literal[False] | None = Field(None, description="Not supported.")
     logprobs: None = Field(None, description="Not supported.")
     suffix: None = Field(None, description="Not supported.")
     logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")

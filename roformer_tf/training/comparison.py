@@ -84,11 +84,8 @@ def compare(config: RunsConfig) -> None:
 
 def find_runs(folder: Path) -> list[Path]:
     """The folder itself if it is a run's, else those in it, sorted. Raises InputError for none."""
-    if not folder.is_dir():
-        raise InputError(
-            f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
-        )
-    runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
+    # `glob`, unlike `iterdir`, finds nothing where there is no folder.
+    runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.glob("*")))
     if not runs:
         raise InputError(
             f"{folder} holds no run: there is no {SETTINGS} or {METRICS_FILE} in it or in its "

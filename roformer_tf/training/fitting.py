@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import keras
 from keras import ops
 
-from roformer_tf.errors import DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError
 from roformer_tf.internals import schedule_of
 from roformer_tf.terminal import Progress, say
 from roformer_tf.training.devices import sync
@@ -165,55 +164,35 @@ class PeriodicCallback(keras.callbacks.Callback):
 class Termination(keras.callbacks.Callback):
     """Stops a run after the current step on SIGTERM, which schedulers send before they kill.
 
-    On Windows SIGBREAK does the same. As a context manager it handles the signal: before training
-    by raising TerminatedError, during training by stopping `fit` after the step.
+    `receive` is the handler of the signal around `fit`: see `handling_termination`.
+    `any_process`: whether this process received it → whether any of several did.
 
     It must be the last of a run's callbacks. The callback that saves calls `received` first, and
     the run stops only if that returned True. A signal between the two waits for the next step, so
     that a run never stops without a checkpoint.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, any_process: Callable[[bool], bool] = bool) -> None:
         super().__init__()
-        self.stopped = self.training = self._received = self._agreed = False
+        self.any_process = any_process
+        self.stopped = self._received = self._agreed = False
         # Name of the signal that was received.
         self.signal = "SIGTERM"
-        # Whether this process received the signal → whether any of several did.
-        self.any_process: Callable[[bool], bool] = bool
 
     def received(self) -> bool:
         """Whether the run has to stop; called once a step."""
         self._agreed = self.any_process(self._received)
         return self._agreed
 
-    def __enter__(self) -> Termination:
-        self._before: dict[int, Any] = {}
-        if threading.current_thread() is threading.main_thread():  # only it gets signals
-            # Windows has no SIGTERM between processes; Ctrl+Break and a closed console send
-            # SIGBREAK.
-            for name in ("SIGTERM", "SIGBREAK"):
-                if number := getattr(signal, name, None):
-                    self._before[number] = signal.signal(number, self._receive)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
-
-    def on_train_begin(self, logs: Any = None) -> None:
-        """From now on, a signal takes effect at the end of a step."""
-        self.training = True
-
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Stop if a signal was received, unless this was the last step anyway."""
         if self._agreed and not self.model.stop_training:
             self.stopped = self.model.stop_training = True
 
-    def _receive(self, number: int, frame: Any) -> None:
+    def receive(self, number: int, frame: Any) -> None:
+        """Record a signal."""
         self._received = True
         self.signal = signal.Signals(number).name
-        if not self.training:
-            raise TerminatedError(f"received {self.signal}. Run the same command again to resume.")
 
 
 class StepLog(keras.callbacks.Callback):

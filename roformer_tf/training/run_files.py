@@ -206,7 +206,7 @@ class MetricsFile:
         path: Path,
         *,
         resumed_at: int,
-        board: str | None = None,
+        board: str,
         writing: bool = True,
         also: Callable[[Mapping[str, Any]], None] = lambda line: None,
     ) -> None:
@@ -217,11 +217,9 @@ class MetricsFile:
         kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
         write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
-        self.board = None
-        if board is not None:
-            from tensorboard.summary import Writer  # takes a second to load
+        from tensorboard.summary import Writer  # takes a second to load
 
-            self.board = Writer(str(path.parent / "tensorboard" / board))
+        self.board = Writer(str(path.parent / "tensorboard" / board))
 
     def write(self, line: dict[str, Any]) -> None:
         """Append a line and flush the file."""
@@ -229,20 +227,17 @@ class MetricsFile:
             return
         self.file.write(json.dumps(line) + "\n")
         self.file.flush()
-        if self.board is not None:
-            for name, value in scalars(line).items():
-                self.board.add_scalar(name, value, line["step"])
-            self.board.flush()
+        for name, value in scalars(line).items():
+            self.board.add_scalar(name, value, line["step"])
+        self.board.flush()
         self.also(line)
 
     def __enter__(self) -> "MetricsFile":
         return self
 
     def __exit__(self, *error: object) -> None:
-        if not self.writing:
-            return
-        self.file.close()
-        if self.board is not None:
+        if self.writing:
+            self.file.close()
             self.board.close()
 
 

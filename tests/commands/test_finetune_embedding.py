@@ -121,7 +121,7 @@ def test_pairs_train_a_retrieval_model(
     assert negatives.shape[1] == 2
     assert (negatives % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in shown
-    assert "vectors are the output of the checkpoint's pooler" in shown
+    assert "gives vectors, of its pooler" in shown
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]

@@ -89,7 +89,7 @@ def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
     ("words", "printed"),
     [
         ([], "--folder must be given."),
-        (["nowhere"], "there is no folder nowhere"),
+        (["nowhere"], "nowhere holds no run"),
         (["empty"], "empty holds no run"),
         (["runs", "empty"], "empty holds no run"),
     ],

@@ -10,7 +10,7 @@ from roformer_tf.corpus.batches import (
     held_out_sample,
     pretraining_batches,
 )
-from roformer_tf.corpus.objectives import MaskedTokens, NextTokens, predictions_per_row
+from roformer_tf.corpus.objectives import MaskedTokens, next_tokens, predictions_per_row
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError
@@ -281,7 +281,7 @@ def test_a_sample_does_not_depend_on_the_batch_size(rows, batch_size):
 
 
 def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
-    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    settings = {"batch_size": 4, "seed": 0, "objective": next_tokens}
     batches = pretraining_batches(rows, **settings)
     for step in (0, 1, 5, 1_000_003):
         batch = batches[step]
@@ -295,7 +295,7 @@ def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
 
 
 def test_next_tokens_of_every_held_out_row_are_evaluated_once(rows):
-    settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
+    settings = {"batch_size": 4, "seed": 0, "objective": next_tokens}
     batches = held_out_batches(rows, **settings)
     inputs, labels, weights = concatenated(list(batches))
     assert len(labels) == 12

@@ -9,7 +9,7 @@ import pytest
 
 from roformer_tf.corpus import workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
-from roformer_tf.corpus.workers import EngineError, Workers, check_engine, in_order
+from roformer_tf.corpus.workers import EngineError, Workers, in_order
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import check_length
 
@@ -119,22 +119,25 @@ def test_a_worker_without_access_to_the_folder_refuses(tmp_path, scheduler):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (("processes", None, 0), "workers is 0, but must be at least 1"),
-        (("processes", "tcp://a:1", None), "engine is processes.*Give --engine dask"),
-        (("dask", None, None), "needs a scheduler. Give --scheduler.*DASK_SCHEDULER_ADDRESS"),
-        (("dask", "tcp://a:1", 2), "workers is 2, but a cluster .*Remove workers"),
+        ({"workers": 0}, "workers is 0, but must be at least 1"),
+        ({"scheduler": "tcp://a:1"}, "--scheduler needs --engine dask"),
+        ({"engine": "dask", "workers": 2}, "--workers needs --engine processes"),
     ],
 )
-def test_contradictions_are_refused(settings, message, monkeypatch):
-    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+def test_contradictions_are_refused(settings, message):
     with pytest.raises(InputError, match=message):
-        check_engine(*settings)
+        PreparationConfig(("a.txt",), output="rows", vocab="vocab.txt", **settings)
+
+
+def test_a_cluster_needs_a_scheduler(monkeypatch):
+    pytest.importorskip("distributed")
+    monkeypatch.delenv("DASK_SCHEDULER_ADDRESS", raising=False)
+    with pytest.raises(InputError, match=r"needs a scheduler\. Give --scheduler.*DASK_SCHEDULER"):
+        workers.check_cluster(None)
 
 
 def test_the_scheduler_may_be_an_environment_variable(scheduler, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
-    check_engine("dask", None, None)
-    check_engine("processes", None, 3)
     with open_workers("dask", len, tmp_path) as pool:
         assert list(in_order(pool, ["你好"])) == [("你好", 2)]
 

@@ -213,7 +213,7 @@ def test_orders_differ_by_epoch_and_by_seed_and_mix_the_corpora():
         ({"corpus_weights": {"a": math.inf}}, "corpus 'a' is inf"),
         (
             {"corpus_weights": {"a": 1.0}, "corpus_temperature": 2.0},
-            "either corpus_weights or a corpus_temperature: 'a' have weights",
+            "either corpus_weights or a corpus_temperature, but not both",
         ),
     ],
 )
@@ -225,10 +225,10 @@ def test_invalid_settings_are_refused(settings, message):
 @pytest.mark.parametrize(
     ("rows", "weights", "message"),
     [
-        ({"a": 2, "b": 1}, {"a": 1, "c": 1}, "weights for 'c', but rows of 'a', 'b'. Name corpora"),
+        ({"a": 2, "b": 1}, {"a": 1, "c": 1}, "weights for 'a', 'c', but rows of 'a', 'b'. Give"),
         ({"a": 2}, {"a": 1, "blank": 1}, "omit those without text"),
-        ({"a": 2, "b": 1}, {"a": 1}, "weights for 'a', but none for 'b'. Give every corpus one"),
-        ({"": 2, "b": 1}, {"b": 1}, "none for a corpus without a name.*'NAME=PATTERN'"),
+        ({"a": 2, "b": 1}, {"a": 1}, "weights for 'a', but rows of 'a', 'b'. Give every corpus"),
+        ({"": 2, "b": 1}, {"b": 1}, "rows of a corpus without a name, 'b'.*'news=data/news"),
         ({"": 2}, {"b": 1}, "weights for 'b', but rows of a corpus without a name"),
     ],
 )

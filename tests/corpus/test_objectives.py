@@ -4,10 +4,11 @@ import pytest
 from roformer_tf.corpus.objectives import (
     MaskedTokens,
     MaskingConfig,
-    NextTokens,
     make_objective,
+    next_tokens,
     predicted_ids,
     predictions_per_row,
+    rows_of_next_tokens,
 )
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -32,7 +33,7 @@ def draws(rows, seed=0):
 
 
 def test_labels_are_the_next_tokens_within_a_document(rows):
-    inputs, labels, weights = NextTokens()(rows, draws(rows))
+    inputs, labels, weights = next_tokens(rows, draws(rows))
     assert set(inputs) == {"token_ids", "sequence_ids"}
     assert {array.dtype for array in (*inputs.values(), labels)} == {np.dtype("int32")}
     assert weights.dtype == np.float32
@@ -47,7 +48,7 @@ def test_labels_are_the_next_tokens_within_a_document(rows):
 
 
 def test_every_token_of_a_document_but_the_first_is_a_label(rows):
-    inputs, labels, weights = NextTokens()(rows, draws(rows))
+    inputs, labels, weights = next_tokens(rows, draws(rows))
     multiple = 0
     for row, document in ((i, d) for i in range(len(rows)) for d in range(1, rows[i, 1].max() + 1)):
         in_document = inputs["sequence_ids"][row] == document
@@ -73,9 +74,7 @@ def test_a_batch_has_as_many_slots_as_the_mask_rate_needs(rows):
 @pytest.mark.parametrize("length", [16, 128, 512, 1536])
 @pytest.mark.parametrize("parts", [1, 2, 8])
 def test_causal_evaluation_has_as_many_predictions_as_masked(rows, length, parts):
-    masked = MaskedTokens(MASK, np.zeros(0, np.int32))
-    assert masked.rows_to_evaluate(rows, length, parts) == rows
-    actual = NextTokens().rows_to_evaluate(rows, length, parts)
+    actual = rows_of_next_tokens(rows, length, parts)
     assert actual % parts == 0
     assert 1 <= actual <= rows
     slots = rows * predictions_per_row(length, 0.15)
@@ -92,7 +91,7 @@ def test_predicted_ids_are_words_and_for_causal_also_ends():
 
 def test_an_objective_is_created_by_name():
     tokenizer = RoFormerTokenizer(VOCABULARY, "char")
-    assert make_objective("causal", tokenizer, MaskingConfig()) == NextTokens()
+    assert make_objective("causal", tokenizer, MaskingConfig()) is next_tokens
     masked = make_objective("masked", tokenizer, MaskingConfig(mask_rate=0.2))
     assert (masked.mask_id, masked.masking.mask_rate) == (MASK, 0.2)
     assert masked.random_ids.tolist() == [*range(5, len(VOCABULARY))]

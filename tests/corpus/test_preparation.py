@@ -284,8 +284,12 @@ def lines_of(*lines):
     ("write_files", "changes", "message"),
     [
         (None, {"corpus": ("missing/*.txt",)}, "no file matches the corpus pattern"),
-        (lines_of(), {}, "is empty: 0 documents"),
-        (lines_of('{"title": "甲"}'), {}, r'is empty(.|\n)*0\.jsonl:1: no field "text"'),
+        (lines_of(), {}, "no sequence to train on: 0 documents"),
+        (
+            lines_of('{"title": "甲"}'),
+            {},
+            r'sequence to train on(.|\n)*0\.jsonl:1: no field "text"',
+        ),
         (lines_of('{"text": "\u200b"}'), {}, "no sequence to train on"),
         (lines_of('{"text": "甲"}', "{"), {"strict": True}, r"0\.jsonl:2: not JSON"),
         (None, {"vocab": "missing.txt"}, "missing.txt does not exist"),

@@ -160,8 +160,3 @@ def test_reading_rows_does_not_parse_headers(tmp_path, monkeypatch):
     rows = PreparedRows.open(folder)
     monkeypatch.setattr(ast, "literal_eval", None)  # NumPy calls it to parse a header
     np.testing.assert_array_equal(np.stack(list(rows)), want)
-
-
-def test_an_unknown_split_is_refused(tmp_path):
-    with pytest.raises(InputError, match="no split 'test', only train, held_out"):
-        PreparedRows.open(write_rows(tmp_path, [1])[0], "test")

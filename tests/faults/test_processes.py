@@ -210,7 +210,7 @@ def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
         processes = started(flags(run, corpus=corpus), 2)
         actual = [process.communicate(timeout=100)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], actual
-    message = f"{run} is in use" if "folder" in failure else f"the corpus {corpus} is empty"
+    message = f"{run} is in use" if "folder" in failure else "there is no sequence to train on"
     assert f"pretrain: {message}" in actual[0]
     assert f"pretrain: the first process stopped: {message}" in actual[1]
     assert "Traceback" not in actual[0] + actual[1]

@@ -336,9 +336,9 @@ def test_label_issues_need_a_model_better_than_the_baseline(report, reason):
             for i, kind in enumerate(("0", "1", "0", "doubtful"))
         ]
         train = [Example((f"{name}2", "0"), "0", "")]
-        trial = SimpleNamespace(valid=examples, train=train, cross_validated=False)
+        trial = SimpleNamespace(valid=examples, train=train, cross_validated=False, tfidf=None)
         predictions = {"valid": [doubtful_prediction(item) for item in examples]}
-        return SimpleNamespace(trial=trial, alone=predictions, tfidf=None, goodness=0.0, task=task)
+        return SimpleNamespace(trial=trial, alone=predictions, goodness=0.0, task=task)
 
     trials = [trial_result(name) for name in "ab"]
     trials[0].alone["test"] = [doubtful_prediction(item) for item in TEST]
@@ -441,8 +441,8 @@ def test_a_cross_validation_reports_repeated_and_contradicting_texts(method):
 def fold_result(name, weight=None):
     """A training of a fold, of which TF-IDF has a name and a weight, None if it is not used."""
     lexical = None if weight is None else SimpleNamespace(weight=weight, factors=(1.0, weight))
-    tfidf = SimpleNamespace(name=Message(name))
-    return SimpleNamespace(lexical=lexical, tfidf=tfidf)
+    trial = SimpleNamespace(tfidf=SimpleNamespace(name=Message(name)))
+    return SimpleNamespace(lexical=lexical, trial=trial)
 
 
 def test_lexical_features_of_folds_have_the_weight_of_each():

@@ -126,7 +126,6 @@ def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
         fitted.append((train, valid, held_out_folds, balanced))
 
     def result(trial, trainer, task, test):
-        trial.fit_tfidf()
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "fit_tfidf", fit)
@@ -209,7 +208,7 @@ def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
     metrics = SimpleNamespace(with_choices=lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
     task = SimpleNamespace(metrics=metrics)
-    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
+    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0, board="training") as lines:
         events = trial._TrialEvents(
             *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), task, None, "", 1),
             *(model, None, lines),

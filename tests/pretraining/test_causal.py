@@ -12,7 +12,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.batches import held_out_batches
-from roformer_tf.corpus.objectives import MaskingConfig, NextTokens
+from roformer_tf.corpus.objectives import MaskingConfig, next_tokens
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
@@ -71,7 +71,7 @@ def model(run):
 @pytest.fixture(scope="module")
 def held_out(run):
     rows = PreparedRows.open(run / "rows", "held_out")
-    return held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
+    return held_out_batches(rows, batch_size=4, seed=0, objective=next_tokens)
 
 
 def logits_of(model, inputs):
@@ -188,7 +188,7 @@ def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_cor
     assert main(["pretrain", *flags(output, corpus=corpus, **settings)]) == 0
     before = RoFormerForCausalLM.from_pretrained(released("gpt_char"))
     rows = PreparedRows.open(output / "rows", "held_out")
-    batches = held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
+    batches = held_out_batches(rows, batch_size=4, seed=0, objective=next_tokens)
     first, last = read_metrics(output / "evaluations.jsonl")
     actual = evaluate(TokenMetrics(before), batches).loss
     assert first["held_out_loss"] == pytest.approx(actual, rel=1e-6)
@@ -206,7 +206,7 @@ def test_a_new_model_predicts_by_frequency(run, held_out, embeddings):
     model = new_model(config, tokenizer, rows, embeddings=embeddings, objective="causal")
     assert isinstance(model, RoFormerForCausalLM)
     shares = np.exp(keras.ops.convert_to_numpy(model.mlm.bias).astype("float64"))
-    _, labels, weights = NextTokens()(np.stack([rows[i] for i in range(len(rows))]), [])
+    _, labels, weights = next_tokens(np.stack([rows[i] for i in range(len(rows))]), [])
     counts = np.bincount(labels[weights == 1], minlength=tokenizer.vocab_size)
     assert shares == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
     entropy = -(counts[counts > 0] / counts.sum() * np.log(shares[counts > 0])).sum()

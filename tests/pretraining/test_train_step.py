@@ -270,7 +270,7 @@ def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
 
     def waiting_share(name, pause, count):
         with (
-            MetricsFile(tmp_path / name, resumed_at=0) as lines,
+            MetricsFile(tmp_path / name, resumed_at=0, board="training") as lines,
             StepLog(
                 lines, every=count, start=0, last=count, tokens_per_step=96, uniform_loss=4.0
             ) as log,

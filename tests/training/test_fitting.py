@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import terminal
-from roformer_tf.errors import DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError, handling_termination
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
 from roformer_tf.training.run_files import MetricsFile, read_metrics
@@ -51,7 +51,10 @@ def run(
     """Fit the model from step `start` and return its metrics; hooks are (function, every)."""
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss}
     settings |= {"start": start, "last": start + len(losses)}
-    with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
+    with (
+        MetricsFile(path, resumed_at=start, board="training") as lines,
+        StepLog(lines, **settings) as log,
+    ):
         schedules = [
             PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds) for f, n in hooks
         ]
@@ -202,13 +205,13 @@ def test_a_moderately_rising_loss_does_not_stop_the_run(path, uniform_loss):
 
 def test_a_new_run_removes_older_lines(path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
-    with MetricsFile(path, resumed_at=0):
+    with MetricsFile(path, resumed_at=0, board="training"):
         assert read_metrics(path) == []
 
 
 def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
     path.write_text('{"step": 0}\n{"step": 3}\n{"step": 4}\n{"st')
-    with MetricsFile(path, resumed_at=3) as lines:
+    with MetricsFile(path, resumed_at=3, board="training") as lines:
         assert read_metrics(path) == [{"step": 0}, {"step": 3}]
         lines.write({"step": 5})
     assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
@@ -245,9 +248,8 @@ def test_a_signal_after_the_check_stops_after_the_next_step():
 
     termination = Termination()
     termination.set_model(Model())
-    termination.on_train_begin()
     assert not termination.received()  # so nothing is saved
-    termination._receive(signal.SIGTERM, None)
+    termination.receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
     assert not termination.stopped
     assert termination.received()  # now a checkpoint is saved
@@ -272,11 +274,9 @@ def test_sigbreak_is_handled_like_sigterm(monkeypatch, harmless_handlers):
     """SIGBREAK is handled like SIGTERM. It exists only on Windows, so SIGUSR1 replaces it."""
     monkeypatch.setattr(signal, "SIGBREAK", signal.SIGUSR1, raising=False)
     for number, name in ((signal.SIGUSR1, "SIGUSR1"), (signal.SIGTERM, "SIGTERM")):
-        with Termination() as termination:
-            with pytest.raises(TerminatedError, match=name):
-                signal.raise_signal(number)
-            termination.training = True
-            signal.raise_signal(number)  # during a step, the signal is only recorded
+        termination = Termination()
+        with handling_termination(termination.receive):
+            signal.raise_signal(number)  # is only recorded: the step is completed
             assert termination.received()
             assert termination.signal == name
     assert [
