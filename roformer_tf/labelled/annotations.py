@@ -204,25 +204,14 @@ class EntityColumns(NamedTuple):
         return Example((text,), ordered(spans), row.source_line)
 
 
-def find_annotations(
-    sample: TableSample, text: Sequence[str], label: str | None, spans: bool
-) -> EntityColumns | UnitColumns | None:
-    """Find the columns for a task of units, or of `spans`; or check the user's. None for none.
-
-    For spans in this order: a column whose content is entities; units and their labels; a column
-    with a well-known name, or the user's, whatever its content: a test set may have no entity.
-    Raises InputError for several columns of entities, or of tags.
-    """
-    args = sample, text, label
-    if not spans:
-        return find_unit_columns(*args)
-    return find_entities(*args) or find_unit_columns(*args) or find_entities(*args, by_name=True)
-
-
 def find_entities(
     sample: TableSample, text: Sequence[str], label: str | None, by_name: bool = False
 ) -> EntityColumns | None:
-    """Find the column whose content is entities, or `by_name` the one that is called so."""
+    """Find the column whose content is entities, or `by_name` the one that is called so.
+
+    By name the user's, too, whatever its content: a test set may have no entity. Raises InputError
+    for several.
+    """
     table, rows = sample
     names = [find_column(table, label)] if label else list(table.columns)
     if by_name:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_annotations, find_entities
+from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
 from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
@@ -246,12 +246,16 @@ def _units_or_entities_layout(
     sample: TableSample, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
 ) -> Layout | None:
     """The layout of a table with a label for every unit, or with entities; None for another."""
-    named = columns.text_columns, columns.label_column
+    args = sample, columns.text_columns, columns.label_column
     # CLUENER's layout is both: labels of characters unless the user wants entities.
-    has_spans = task is not None and tasks[task].labelling.has_spans
-    detected = find_annotations(sample, *named, has_spans)
-    if detected is None and task is None:
-        detected = find_entities(sample, *named, by_name=kind_of(sample.table.path) == "brat")
+    if task is not None and tasks[task].labelling.has_spans:
+        detected = find_entities(*args) or find_unit_columns(*args)
+        detected = detected or find_entities(*args, by_name=True)
+    else:
+        detected = find_unit_columns(*args)
+        if detected is None and task is None:
+            by_name = kind_of(sample.table.path) == "brat"
+            detected = find_entities(*args, by_name=by_name)
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.
