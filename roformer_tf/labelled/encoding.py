@@ -147,14 +147,6 @@ def _stacked(
     )
 
 
-def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of examples → targets and weights of their rows.
-
-    Targets (rows, …); weights as in `row_weights`.
-    """
-    return np.stack(targets)[encoded.example], encoded.row_weights
-
-
 def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
     """Targets of units, (units, …) of each example → targets and weights of the tokens of rows.
 
