@@ -39,11 +39,10 @@ class ScoredLabelling(sentence_vectors.VectorLabelling):
     def learned(self, training: Examples) -> dict[str, Any]:
         """The scores. Raises InputError if all are equal, or all texts are."""
         # Equal scores give CoSENT no pair of pairs to order.
-        levels = sorted({float(example.label) for example in training})
-        if len(levels) < 2:
+        if len({example.label for example in training}) < 2:
             raise InputError(
-                f"all training pairs have the same score, {levels[0]:g}: nothing can be learnt. "
-                "Give pairs of several; texts that belong together need no scores at all."
+                f"all training pairs have the same score, {training[0].label:g}: nothing can be "
+                "learnt. Give pairs of several; texts that belong together need no scores at all."
             )
         if len({text_key([text]) for example in training for text in example.texts}) < 3:
             raise InputError("all training pairs are of the same texts: nothing can be learnt.")
