@@ -157,8 +157,7 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(learned=True) or config.unusual_form()
-        form = form or ("shared_tokens" if config.shared_tokens else "pooling 'mean'")
+        form = config.unusual_form(value=True) or "this head, pooling or shared_tokens"
         raise InputError(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."
