@@ -374,19 +374,8 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
 
 def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> list[Example]:
     """Read all examples with their labels. Raises InputError as `good_examples`."""
-    labelling = layout.task.labelling
-
-    # A label that the task does not take makes a bad row with its line, not an error of the file.
-    def checked(row: Example | BadLine) -> Example | BadLine:
-        if isinstance(row, Example):
-            try:
-                labelling.check(row)
-            except BadCellError as error:
-                return BadLine(row.source_line, str(error))
-        return row
-
     rows = examples_of(path, *layout[:3], columns, True, layout.annotations)
-    return labelling.complete(good_examples(path, map(checked, rows), columns.strict))
+    return layout.task.labelling.complete(good_examples(path, rows, columns.strict))
 
 
 def good_examples(

@@ -32,9 +32,9 @@ def examples_of(
 ) -> Iterator[Example | BadLine]:
     """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
 
-    `texts`, `label`: names of its columns, exactly. `labelled`: whether units are read with their
-    labels, which CoNLL has in no named column. `annotations`: of a table, the `UnitColumns` or
-    `EntityColumns`.
+    `texts`, `label`: names of its columns, exactly. `labelled`: whether the examples are to be
+    learned from, or evaluated: then units are read with their labels, which CoNLL has in no named
+    column. `annotations`: of a table, the `UnitColumns` or `EntityColumns`.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
@@ -49,8 +49,14 @@ def examples_of(
     table = columns.open(path, (*texts, label))
     if annotations is not None:
         return (read_row(row, annotations.read) for row in table.rows)
-    settings = task.labelling.read_row, texts, label, columns.label_separator
-    return (read_row(row, *settings) for row in table.rows)
+
+    def read(row: Row) -> Example:
+        example: Example = task.labelling.read_row(row, texts, label, columns.label_separator)
+        if labelled:
+            task.labelling.check(example)
+        return example
+
+    return (read_row(row, read) for row in table.rows)
 
 
 def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Example | BadLine]:
