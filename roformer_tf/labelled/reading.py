@@ -25,7 +25,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
-from roformer_tf.labelled.examples import UNLABELLED, BadLine, Example, LongTexts, SkippedRows
+from roformer_tf.labelled.examples import UNLABELLED, Example, LongTexts, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
     examples_of,
@@ -35,7 +35,7 @@ from roformer_tf.labelled.row_examples import (
 )
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
-from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
+from roformer_tf.readers.records import BLANK, TYPED, Row, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
 from roformer_tf.terminal import printable
@@ -378,9 +378,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
     return layout.task.labelling.complete(good_examples(path, rows, columns.strict))
 
 
-def good_examples(
-    path: str | Path, rows: Iterable[Example | BadLine], strict: bool
-) -> list[Example]:
+def good_examples(path: str | Path, rows: Iterable[Example | Row], strict: bool) -> list[Example]:
     """The examples of a file. Bad rows are skipped and reported on stderr.
 
     Raises InputError that lists the bad rows, under `strict` or if they are the majority; and for a
@@ -410,8 +408,8 @@ class TextsToPredict(NamedTuple):
 
     report: str
     """For the user: the columns of the texts; "" for a file without columns."""
-    examples: Iterator[Example | BadLine]
-    """One for each row, in order; to be read once."""
+    examples: Iterator[Example | Row]
+    """One for each row, in order, or the row with its problem; to be read once."""
 
 
 def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -> TextsToPredict:
@@ -437,7 +435,7 @@ def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -
             texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)
     prepare = task.labelling.for_prediction
-    return TextsToPredict(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
+    return TextsToPredict(note, (x if isinstance(x, Row) else prepare(x) for x in examples))
 
 
 def columns_to_predict(
