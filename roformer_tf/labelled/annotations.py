@@ -26,7 +26,7 @@ from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
-from roformer_tf.readers.records import TYPED, Row, tag_pattern, tag_problem
+from roformer_tf.readers.records import TYPED, Row, renamed, tag_pattern, tag_problem
 
 # A label for every unit
 
@@ -272,11 +272,7 @@ def _item(item: Any) -> dict[str, Any]:
         return dict(zip(KEYS, item, strict=False))
     if not isinstance(item, dict):
         raise BadCellError(f"has {shortened(item)} as an entity, which needs start, end and label")
-    return {
-        key: next(item[name] for name in names if name in item)
-        for key, names in KEYS.items()
-        if not item.keys().isdisjoint(names)
-    }
+    return renamed(item, KEYS)
 
 
 def _span(text: str, item: dict[str, Any]) -> Span:
