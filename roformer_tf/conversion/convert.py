@@ -20,18 +20,15 @@ from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
-CheckpointLayout = Literal["tf1", "huggingface", "own"]
-Dtype = Literal["float16", "bfloat16", "float32"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig:
     """Layout and dtype of the checkpoint to write."""
 
-    to: CheckpointLayout
+    to: Literal["tf1", "huggingface", "own"]
     """tf1: the released layout, for bert4keras; huggingface: a folder for transformers; own: the
     same folder, also for models that transformers does not support."""
-    dtype: Dtype | None = None
+    dtype: Literal["float16", "bfloat16", "float32"] | None = None
     """Dtype to round the weights to. Default: as they are."""
 
 
