@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import BadLine
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.tasks.classification import Classification
 
@@ -64,7 +64,7 @@ def read_texts(files: Iterable[str], column: str) -> Iterator[str]:
     task = Classification(text_columns=(column,))
     for file in files:
         for example in open_texts_to_predict(file, task, ColumnsConfig()).examples:
-            if not isinstance(example, BadLine):
+            if isinstance(example, Example):
                 yield " ".join(example.texts[0].split())
 
 

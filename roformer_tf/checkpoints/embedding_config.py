@@ -1,8 +1,8 @@
 """embedding.json: how the model in a folder computes sentence vectors. No Keras here."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.files import json_object, json_text, write_text
@@ -54,10 +54,9 @@ class EmbeddingConfig:
 def parse(content: bytes, name: str) -> EmbeddingConfig:
     """Read the content of an embedding.json. Raises InputError, with its name, if it is damaged."""
     values = json_object(content, name, _PUT_BACK)
-    if not {"pooling", "max_length"} <= values.keys():
-        raise InputError(f"{name} is damaged. {_PUT_BACK}")
+    # A required key that is missing is refused as None.
+    settings: dict[str, Any] = {x.name: values.get(x.name) for x in fields(EmbeddingConfig)}
     try:
-        dimensions, mark = values.get("dimensions"), values.get("fingerprint")
-        return EmbeddingConfig(values["pooling"], values["max_length"], dimensions, mark)
+        return EmbeddingConfig(**settings)
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error} {_PUT_BACK}") from None

@@ -2,7 +2,7 @@
 
 import re
 import zipfile
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -133,12 +133,9 @@ def write(
     write_json(folder / CONFIG, values)
 
 
-def write_graph_config(
-    folder: str | Path, config: RoFormerConfig, arrays: Iterable[str], architecture: str
-) -> None:
+def write_graph_config(folder: str | Path, config: RoFormerConfig, architecture: str) -> None:
     """Write the config of an exported graph, whose logits have the scale of the labels."""
     config = config.replace(label_mean=0.0, label_deviation=1.0)
-    config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     # The graph computes what transformers has no class for, except segments and the order of tags.
     kind = FORM_TYPE if config.shared_tokens else CRF_TYPE if config.crf else "roformer"
     write_json(Path(folder) / CONFIG, _config_values(config, architecture, kind))

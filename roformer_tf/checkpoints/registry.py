@@ -83,9 +83,12 @@ def own() -> Path:
     return Path(__file__).with_name(MINI)
 
 
-def find(name: str) -> Release | None:
-    """The release with this name or alias, if there is one."""
-    return next((r for r in releases() if name in (r.name, *r.aliases)), None)
+def find(name: str | Path) -> Release:
+    """The release with this name or alias. Raises InputError for any other name."""
+    for release in releases():
+        if str(name) in (release.name, *release.aliases):
+            return release
+    raise InputError(unknown(name))
 
 
 def locate(source: str | Path) -> Path:
@@ -98,9 +101,7 @@ def locate(source: str | Path) -> Path:
         return Path(source)
     if str(source) == MINI:
         return own()
-    release = find(str(source))
-    if release is None:
-        raise InputError(unknown(source))
+    release = find(source)
     if (BY_HAND / release.file).is_file():
         return BY_HAND / release.file
     return cached(release) or download(release.name)
@@ -116,8 +117,6 @@ def download(name: str, *, from_file: str | Path | None = None) -> Path:
     if name == MINI and from_file is None:
         return own()
     release = find(name)
-    if release is None:
-        raise InputError(unknown(name))
     with reserved(release.file, release.name):
         if from_file is not None:
             return _store(Path(from_file), release)

@@ -109,12 +109,11 @@ def _difference(first: Stored, other: Stored) -> str:
             "vocabularies, so that their embeddings are of different tokens. Give models with the "
             "same vocab.txt."
         )
-    for name in sorted(first.files.keys() | other.files.keys()):
-        if first.files.get(name) != other.files.get(name):
-            return (
-                f"files {name}, or one has none. Give models that were trained for the same task, "
-                "with the same recipe."
-            )
+    if files := sorted(first.files.items() ^ other.files.items()):
+        return (
+            f"files {files[0][0]}, or one has none. Give models that were trained for the same "
+            "task, with the same recipe."
+        )
     return ""
 
 

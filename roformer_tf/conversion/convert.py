@@ -20,18 +20,15 @@ from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
-CheckpointLayout = Literal["tf1", "huggingface", "own"]
-Dtype = Literal["float16", "bfloat16", "float32"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig:
     """Layout and dtype of the checkpoint to write."""
 
-    to: CheckpointLayout
+    to: Literal["tf1", "huggingface", "own"]
     """tf1: the released layout, for bert4keras; huggingface: a folder for transformers; own: the
     same folder, also for models that transformers does not support."""
-    dtype: Dtype | None = None
+    dtype: Literal["float16", "bfloat16", "float32"] | None = None
     """Dtype to round the weights to. Default: as they are."""
 
 
@@ -157,8 +154,7 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(learned=True) or config.unusual_form()
-        form = form or ("shared_tokens" if config.shared_tokens else "pooling 'mean'")
+        form = config.unusual_form(value=True) or "this head, pooling or shared_tokens"
         raise InputError(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."

@@ -21,12 +21,7 @@ import numpy as np
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import largest_difference
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.convert import (
-    CheckpointLayout,
-    OutputConfig,
-    Stored,
-    convert_checkpoint,
-)
+from roformer_tf.conversion.convert import OutputConfig, Stored, convert_checkpoint
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import fitting_tokenizer
@@ -170,7 +165,6 @@ def their_outputs(
         scratch, folder = Path(name), source.folder
         checkpoint = source.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, source.name)
-        to: CheckpointLayout = "tf1" if against == "bert4keras" else "own"
         # The library must read a file that it supports; converting is tested separately.
         # bert4keras reads the layout tf1 alone, transformers only the others.
         is_readable = (checkpoint.layout == "tf1") == (against == "bert4keras")
@@ -179,7 +173,8 @@ def their_outputs(
             folder = scratch / "checkpoint"
             config = checkpoint.config.replace(label_mean=0.0, label_deviation=1.0)
             stored = Stored(replace(checkpoint, config=config), None, {})
-            convert_checkpoint(stored, folder, OutputConfig(to=to))
+            output = OutputConfig(to="tf1" if against == "bert4keras" else "own")
+            convert_checkpoint(stored, folder, output)
         np.savez(scratch / "inputs.npz", **inputs)  # type: ignore[arg-type]
         _run(against, folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:

@@ -90,8 +90,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`
             exported.opened.task.save(folder)
         if to in STANDARD:
-            checkpoint = exported.opened.checkpoint
-            write_graph_config(folder, checkpoint.config, checkpoint.arrays, exported.architecture)
+            write_graph_config(folder, exported.opened.checkpoint.config, exported.architecture)
         if task is not None and (scores := task.decoding.order_scores()):
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
         card = export_card(to, exported.tokenizer, max_length, task)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_needed, check_numbers
@@ -21,10 +21,10 @@ from roformer_tf.inference.prediction_files import (
 )
 from roformer_tf.inference.text_files import TextFileConfig, no_text, report
 from roformer_tf.kernels.accelerators import device_in_words
-from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
+from roformer_tf.labelled.examples import Example, SkippedRows
 from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.readers.records import chunks
+from roformer_tf.readers.records import Row, chunks
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress
@@ -38,8 +38,6 @@ CHUNK_CHARACTERS = 500_000
 # a person reads the predictions: with the texts, and in .csv and .xlsx.
 TOKENS_CUT = "tokens_cut"
 SHOWN = 5  # labels that the summary counts
-
-Row: TypeAlias = Example | BadLine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,7 +174,7 @@ class _Table:
         """Predictions of each label, or entities of each type."""
 
     def rows_of(
-        self, chunk: Sequence[Row], predictions: Sequence[Prediction], cuts: Sequence[int]
+        self, chunk: Sequence[Example | Row], predictions: Sequence[Prediction], cuts: Sequence[int]
     ) -> Iterator[dict[str, Any]]:
         """The rows of a chunk, by column; predictions and cut tokens of the good ones."""
         self.count += len(chunk)
@@ -186,7 +184,7 @@ class _Table:
         # Bad rows keep their place between the good ones, which have been predicted together.
         predicted = iter(zip(predictions, cuts, strict=True))
         for row in chunk:
-            if isinstance(row, BadLine):
+            if isinstance(row, Row):
                 self.skipped.add(row)
                 # In the order of the columns: files other than .jsonl are written from the values
                 # alone.
@@ -232,7 +230,7 @@ def _bad(count: int, skipped: SkippedRows) -> str:
     return Message("rows without a prediction: {bad:,} of {rows:,}\n{lines}", **values)
 
 
-def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
+def _all_good(rows: Iterable[Example | Row], config: PredictConfig) -> list[Example | Row]:
     """All rows, in memory. Raises InputError, naming them all, if some are bad."""
     skipped = SkippedRows(config.input)
     good = skipped.good(rows)
@@ -241,5 +239,5 @@ def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
     return good
 
 
-def _characters(row: Row) -> int:
+def _characters(row: Example | Row) -> int:
     return sum(map(len, row.texts)) if isinstance(row, Example) else 0

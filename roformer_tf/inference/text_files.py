@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import BadLine, SkippedRows
+from roformer_tf.labelled.examples import SkippedRows
 from roformer_tf.labelled.headers import FirstLine
 from roformer_tf.labelled.reading import open_texts_to_predict
+from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -45,7 +46,7 @@ class Texts(Classification):
 
 
 def checked_rows(name: str, rows: Iterable[Any], description: str) -> list[Any]:
-    """The rows of a file by its name, among which bad ones are a `BadLine`.
+    """The rows of a file by its name, among which bad ones are a `Row`.
 
     description: printed on stderr, such as which columns are read. Raises InputError, naming all of
     them, for bad rows, and for a file without any row.
@@ -79,7 +80,7 @@ def checked_texts(
     make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
     to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
-    rows = (row if isinstance(row, BadLine) else make(row.texts) for row in to_predict.examples)
+    rows = (row if isinstance(row, Row) else make(row.texts) for row in to_predict.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, to_predict.report)
 
 

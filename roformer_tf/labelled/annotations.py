@@ -26,7 +26,7 @@ from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
-from roformer_tf.readers.records import TYPED, Row, tag_pattern, tag_problem
+from roformer_tf.readers.records import TYPED, Row, renamed, tag_pattern, tag_problem
 
 # A label for every unit
 
@@ -204,25 +204,14 @@ class EntityColumns(NamedTuple):
         return Example((text,), ordered(spans), row.source_line)
 
 
-def find_annotations(
-    sample: TableSample, text: Sequence[str], label: str | None, spans: bool
-) -> EntityColumns | UnitColumns | None:
-    """Find the columns for a task of units, or of `spans`; or check the user's. None for none.
-
-    For spans in this order: a column whose content is entities; units and their labels; a column
-    with a well-known name, or the user's, whatever its content: a test set may have no entity.
-    Raises InputError for several columns of entities, or of tags.
-    """
-    args = sample, text, label
-    if not spans:
-        return find_unit_columns(*args)
-    return find_entities(*args) or find_unit_columns(*args) or find_entities(*args, by_name=True)
-
-
 def find_entities(
     sample: TableSample, text: Sequence[str], label: str | None, by_name: bool = False
 ) -> EntityColumns | None:
-    """Find the column whose content is entities, or `by_name` the one that is called so."""
+    """Find the column whose content is entities, or `by_name` the one that is called so.
+
+    By name the user's, too, whatever its content: a test set may have no entity. Raises InputError
+    for several.
+    """
     table, rows = sample
     names = [find_column(table, label)] if label else list(table.columns)
     if by_name:
@@ -283,11 +272,7 @@ def _item(item: Any) -> dict[str, Any]:
         return dict(zip(KEYS, item, strict=False))
     if not isinstance(item, dict):
         raise BadCellError(f"has {shortened(item)} as an entity, which needs start, end and label")
-    return {
-        key: next(item[name] for name in names if name in item)
-        for key, names in KEYS.items()
-        if not item.keys().isdisjoint(names)
-    }
+    return renamed(item, KEYS)
 
 
 def _span(text: str, item: dict[str, Any]) -> Span:

@@ -62,6 +62,11 @@ class EncodedTexts:
         return np.maximum(0, self.lengths - limit)
 
     @property
+    def row_weights(self) -> np.ndarray:
+        """(rows,) float32: those of an example add up to 1."""
+        return (1 / np.bincount(self.example)[self.example]).astype(np.float32)
+
+    @property
     def row_lengths(self) -> Ints:
         """(rows,) int32: tokens of each row."""
         return np.array([len(ids) for ids in self.token_ids], np.int32)
@@ -140,16 +145,6 @@ def _stacked(
         lengths=np.array([length for _, length in encoded], np.int32),
         units=np.array([len(example.units) for example in examples], np.int32),
     )
-
-
-def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of examples → targets and weights of their rows.
-
-    Targets (rows, …); weights (rows,) float32: those of an example's windows add up to 1.
-    """
-    # (rows,): how many rows the example of each row has.
-    rows_each = np.bincount(encoded.example)[encoded.example]
-    return np.stack(targets)[encoded.example], (1 / rows_each).astype(np.float32)
 
 
 def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
@@ -251,8 +246,6 @@ def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:
 def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
     """(units,) int: the span in which a unit is farthest from the nearer edge, in tokens."""
     best = np.zeros(len(bounds) - 1, np.int32)
-    if len(spans) == 1:
-        return best
     farthest = np.full(len(best), -1)
     for number, (first, last) in enumerate(spans):
         from_edge = np.minimum(

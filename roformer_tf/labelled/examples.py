@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
-from roformer_tf.readers.records import BLANK
+from roformer_tf.readers.records import BLANK, Row
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.translation import Message
 
@@ -53,15 +53,6 @@ RANGES, KINDS = 100, 50
 UNLABELLED = "has no label"
 
 
-class BadLine(NamedTuple):
-    """A row of a file that is no example."""
-
-    source_line: str
-    """File and first line: "train.tsv:12"."""
-    problem: str
-    """The reason, such as "has no label"."""
-
-
 class SkippedRows:
     """The bad rows of a file so far."""
 
@@ -71,19 +62,19 @@ class SkippedRows:
         self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
 
     def good(self, rows: Iterable[Any]) -> list[Any]:
-        """The good rows of a file, in memory; each `BadLine` among them is stored here."""
+        """The good rows of a file, in memory; those with a problem are stored here."""
         good = []
         for row in rows:
-            if isinstance(row, BadLine):
+            if isinstance(row, Row):
                 self.add(row)
             else:
                 good.append(row)
         return good
 
-    def add(self, line: BadLine) -> None:
+    def add(self, row: Row) -> None:
         """Store the line of a row as part of a range."""
-        file, _, digits = line.source_line.rpartition(":")
-        ranges, number = self._ranges[file, line.problem], int(digits)
+        file, _, digits = row.source_line.rpartition(":")
+        ranges, number = self._ranges[file, row.problem], int(digits)
         # Consecutive lines with the same problem are one range.
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)

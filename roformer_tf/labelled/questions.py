@@ -207,14 +207,13 @@ def answer_targets(encoded: EncodedQuestions, targets: Sequence[np.ndarray]) -> 
 
     targets: for each example (answers, 2) int32, first character and the one after the last.
     → for each row (T, 2) int8, whether its answer may begin or end at a token; [CLS] is right
-    where the window has no whole answer. Weights (rows,) float32: those of an example add up to 1.
+    where the window has no whole answer. Weights as in `row_weights`.
     """
-    rows_each = np.bincount(encoded.example)[encoded.example]
     placed = [
         _row_target(spans, targets[number])
         for spans, number in zip(encoded.spans, encoded.example.tolist(), strict=True)
     ]
-    return placed, (1 / rows_each).astype(np.float32)
+    return placed, encoded.row_weights
 
 
 def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_annotations, find_entities
+from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
 from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
@@ -25,7 +25,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
-from roformer_tf.labelled.examples import UNLABELLED, BadLine, Example, LongTexts, SkippedRows
+from roformer_tf.labelled.examples import UNLABELLED, Example, LongTexts, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
     examples_of,
@@ -35,7 +35,7 @@ from roformer_tf.labelled.row_examples import (
 )
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
-from roformer_tf.readers.records import BLANK, TYPED, tag_pattern
+from roformer_tf.readers.records import BLANK, TYPED, Row, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
 from roformer_tf.terminal import printable
@@ -246,12 +246,16 @@ def _units_or_entities_layout(
     sample: TableSample, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
 ) -> Layout | None:
     """The layout of a table with a label for every unit, or with entities; None for another."""
-    named = columns.text_columns, columns.label_column
+    args = sample, columns.text_columns, columns.label_column
     # CLUENER's layout is both: labels of characters unless the user wants entities.
-    has_spans = task is not None and tasks[task].labelling.has_spans
-    detected = find_annotations(sample, *named, has_spans)
-    if detected is None and task is None:
-        detected = find_entities(sample, *named, by_name=kind_of(sample.table.path) == "brat")
+    if task is not None and tasks[task].labelling.has_spans:
+        detected = find_entities(*args) or find_unit_columns(*args)
+        detected = detected or find_entities(*args, by_name=True)
+    else:
+        detected = find_unit_columns(*args)
+        if detected is None and task is None:
+            by_name = kind_of(sample.table.path) == "brat"
+            detected = find_entities(*args, by_name=by_name)
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.
@@ -370,24 +374,11 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
 
 def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> list[Example]:
     """Read all examples with their labels. Raises InputError as `good_examples`."""
-    labelling = layout.task.labelling
-
-    # A label that the task does not take makes a bad row with its line, not an error of the file.
-    def checked(row: Example | BadLine) -> Example | BadLine:
-        if isinstance(row, Example):
-            try:
-                labelling.check(row)
-            except BadCellError as error:
-                return BadLine(row.source_line, str(error))
-        return row
-
     rows = examples_of(path, *layout[:3], columns, True, layout.annotations)
-    return labelling.complete(good_examples(path, map(checked, rows), columns.strict))
+    return layout.task.labelling.complete(good_examples(path, rows, columns.strict))
 
 
-def good_examples(
-    path: str | Path, rows: Iterable[Example | BadLine], strict: bool
-) -> list[Example]:
+def good_examples(path: str | Path, rows: Iterable[Example | Row], strict: bool) -> list[Example]:
     """The examples of a file. Bad rows are skipped and reported on stderr.
 
     Raises InputError that lists the bad rows, under `strict` or if they are the majority; and for a
@@ -417,8 +408,8 @@ class TextsToPredict(NamedTuple):
 
     report: str
     """For the user: the columns of the texts; "" for a file without columns."""
-    examples: Iterator[Example | BadLine]
-    """One for each row, in order; to be read once."""
+    examples: Iterator[Example | Row]
+    """One for each row, in order, or the row with its problem; to be read once."""
 
 
 def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -> TextsToPredict:
@@ -444,7 +435,7 @@ def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -
             texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)
     prepare = task.labelling.for_prediction
-    return TextsToPredict(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
+    return TextsToPredict(note, (x if isinstance(x, Row) else prepare(x) for x in examples))
 
 
 def columns_to_predict(

@@ -1,4 +1,4 @@
-"""The rows of a file → examples or bad lines, one at a time.
+"""The rows of a file → examples, or rows with a problem, one at a time.
 
 A `task` here is one of `tasks.table`, or its class. That folder imports this one, so its type is
 `Any`. Reading needs its `name`, its `labelling` and, to predict, its `text_columns`.
@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import BadLine, Example
+from roformer_tf.labelled.examples import Example
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
 from roformer_tf.readers.records import Row
@@ -29,12 +29,12 @@ def examples_of(
     columns: ColumnsConfig,
     labelled: bool,
     annotations: Any = None,
-) -> Iterator[Example | BadLine]:
-    """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
+) -> Iterator[Example | Row]:
+    """An Example for every row of a table, or every sentence of CoNLL; or the row with a problem.
 
-    `texts`, `label`: names of its columns, exactly. `labelled`: whether units are read with their
-    labels, which CoNLL has in no named column. `annotations`: of a table, the `UnitColumns` or
-    `EntityColumns`.
+    `texts`, `label`: names of its columns, exactly. `labelled`: whether the examples are to be
+    learned from, or evaluated: then units are read with their labels, which CoNLL has in no named
+    column. `annotations`: of a table, the `UnitColumns` or `EntityColumns`.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
@@ -49,11 +49,17 @@ def examples_of(
     table = columns.open(path, (*texts, label))
     if annotations is not None:
         return (read_row(row, annotations.read) for row in table.rows)
-    settings = task.labelling.read_row, texts, label, columns.label_separator
-    return (read_row(row, *settings) for row in table.rows)
+
+    def read(row: Row) -> Example:
+        example: Example = task.labelling.read_row(row, texts, label, columns.label_separator)
+        if labelled:
+            task.labelling.check(example)
+        return example
+
+    return (read_row(row, read) for row in table.rows)
 
 
-def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Example | BadLine]:
+def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Example | Row]:
     """An example for every line of a .txt file, or of stdin; several texts are in columns."""
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
     for number, line in enumerate(text_lines(path, encoding), start=1):
@@ -68,14 +74,14 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
         yield read_row(row, task.labelling.read_row, texts, None, "")
 
 
-def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | BadLine:
-    """What a function reads from a row, such as an example; or the row's problem."""
+def read_row(row: Row, read: Callable[..., Item], *settings: Any) -> Item | Row:
+    """What a function reads from a row, such as an example; or the row with its problem."""
     if row.problem:
-        return BadLine(row.source_line, row.problem)
+        return row
     try:
         return read(row, *settings)
     except BadCellError as error:
-        return BadLine(row.source_line, str(error))
+        return row._replace(cells={}, problem=str(error))
 
 
 def _sentence(row: Row) -> Example:

@@ -236,19 +236,15 @@ def _connected_groups(
 
 def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
     """Connected components: indices of items that share keys, directly or through others."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
+    from scipy.cluster.hierarchy import DisjointSet
 
+    components = DisjointSet(range(len(keys)))
     first: dict[bytes, int] = {}
-    # An edge from each item to the first one with the same key connects all that share it, and
-    # needs no pairs of items.
-    links = [(i, first.setdefault(key, i)) for i, of_item in enumerate(keys) for key in of_item]
-    ends = np.array(links, np.int32).reshape(-1, 2).T
-    graph = coo_matrix((np.ones(len(links)), (ends[0], ends[1])), (len(keys), len(keys)))
-    groups: dict[int, list[int]] = defaultdict(list)
-    for number, component in enumerate(connected_components(graph, directed=False)[1].tolist()):
-        groups[component].append(number)
-    return list(groups.values())
+    for item, of_item in enumerate(keys):
+        # Each item joins the first one with the same key, so no pairs of items are needed.
+        for key in of_item:
+            components.merge(first.setdefault(key, item), item)
+    return [sorted(component) for component in components.subsets()]
 
 
 def number_strata(numbers: Sequence[float]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import SAMPLE, encoding_of, utf16_codec
-from roformer_tf.readers.records import Record, object_record
+from roformer_tf.readers.records import Record, object_record, renamed
 from roformer_tf.readers.streams import opened
 
 # The beginning of a file with an array that is, as in SQuAD, the value of "data".
@@ -121,10 +121,5 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
                     yield Record(number, {}, "is no question of a paragraph's 'qas'")
                     continue
                 # If both have a key, such as id, the question's counts.
-                values = {**paragraph, **question}
-                known = {
-                    name: [values[x] for x in names if x in values]
-                    for name, names in _QUESTION.items()
-                }
                 # A test set has no answers, which does not mean that its questions have none.
-                yield Record(number, {name: cells[0] for name, cells in known.items() if cells})
+                yield Record(number, renamed({**paragraph, **question}, _QUESTION))

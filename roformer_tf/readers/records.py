@@ -8,7 +8,7 @@ import json
 import re
 import unicodedata
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from itertools import groupby
 from typing import Any, NamedTuple, TypeVar
@@ -75,6 +75,18 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
 def object_record(number: int, value: Any) -> Record:
     """The record of a JSON value, which has to be an object."""
     return Record(number, value) if isinstance(value, dict) else Record(number, {}, NO_OBJECT)
+
+
+def renamed(values: dict[str, Any], names: Mapping[str, Sequence[str]]) -> dict[str, Any]:
+    """The values of an object by their usual names: {usual name: (name, another, …)}.
+
+    Of several names that it has the first counts; values with other names are dropped.
+    """
+    return {
+        usual: next(values[name] for name in known if name in values)
+        for usual, known in names.items()
+        if not values.keys().isdisjoint(known)
+    }
 
 
 def quoted_records(lines: Iterable[str], delimiter: str = ",") -> Iterator[Record]:

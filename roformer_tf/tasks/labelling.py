@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, to_number
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Label
 from roformer_tf.labelled.splits import Question, example_key, number_strata, text_question
 from roformer_tf.readers.records import Row
@@ -194,7 +194,7 @@ class Labelling(Part):
 
     def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
         """Targets of examples, or a teacher's logits → those of sequences, and their weights."""
-        return window_targets(encoded, arrays)
+        return np.stack(arrays)[encoded.example], encoded.row_weights
 
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """What the loss compares each sequence's logits with, and the weight of each sequence."""

@@ -5,7 +5,7 @@ Losses of vectors (B examples, S texts of an example, H features, C candidates) 
 batch. Vectors are the pooling's output; their lengths count only in `classifier_features`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -326,15 +326,3 @@ def second_texts(losses: Tensor, segment_ids: Tensor) -> Tensor:
     losses (R, T): at each position the loss of the next token; segment_ids (R, T), 0 for padding.
     """
     return _weighted_mean(losses[:, :-1], ops.cast(segment_ids[:, 1:], "float32"))
-
-
-def over_cuts(
-    loss: Callable[[Tensor, Tensor, Tensor], Tensor],
-    dimensions: Sequence[int],
-    targets: Tensor,
-    vectors: Tensor,
-    weights: Tensor,
-) -> Tensor:
-    """Mean of the loss of vectors cut to each of these lengths (Matryoshka, arXiv 2205.13147)."""
-    losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
-    return sum(losses[1:], losses[0]) / len(losses)

@@ -79,7 +79,8 @@ def test_an_alias_finds_its_release():
     assert find("chinese_roformer-char-base").name == "chinese_roformer-char_L-12_H-768_A-12"
     assert find("chinese_roformer-v2-large").name == "chinese_roformer-v2-char_L-24_H-1024_A-16"
     assert find("chinese_roformer-base") == find("chinese_roformer-word-base")
-    assert find("chinese_roformer") is None
+    with pytest.raises(InputError, match="chinese_roformer does not exist"):
+        find("chinese_roformer")
 
 
 def test_the_documentation_lists_every_release():

@@ -1,12 +1,12 @@
 from roformer_tf.labelled import examples
-from roformer_tf.labelled.examples import UNLABELLED, BadLine, SkippedRows
-from roformer_tf.readers.records import BLANK
+from roformer_tf.labelled.examples import UNLABELLED, SkippedRows
+from roformer_tf.readers.records import BLANK, Row
 
 
 def skipped(*rows):
     actual = SkippedRows("data/a.csv")
     for number, problem in rows:
-        actual.add(BadLine(f"data/a.csv:{number}", problem))
+        actual.add(Row(f"data/a.csv:{number}", {}, problem))
     return actual
 
 

@@ -18,8 +18,9 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import BadLine, Example
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, open_texts_to_predict, read_examples
+from roformer_tf.readers.records import Row
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.table import TASKS
@@ -908,7 +909,7 @@ def test_a_stream_keeps_the_order_and_every_row(write):
     path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
     actual = stream(path)
     assert [item.source_line for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
-    assert [type(item) for item in actual] == [Example, BadLine, BadLine, BadLine, Example]
+    assert [type(item) for item in actual] == [Example, Row, Row, Row, Example]
     assert [item.label for item in actual if isinstance(item, Example)] == [None, None]
 
 
@@ -922,9 +923,9 @@ def test_every_line_of_a_txt_file_is_a_text(write):
     path = write("a.txt", b"\xef\xbb\xbftext\r\n\n" + '"乙\t丙'.encode() + b"\n\xff\n")
     assert stream(path) == [
         Example(("text",), None, f"{path}:1"),
-        BadLine(f"{path}:2", "has an empty text in 'text'"),
+        Row(f"{path}:2", {}, "has an empty text in 'text'"),
         Example(('"乙\t丙',), None, f"{path}:3"),
-        BadLine(f"{path}:4", "is not in the encoding of the rest of the file, or of --encoding"),
+        Row(f"{path}:4", {}, "is not in the encoding of the rest of the file, or of --encoding"),
     ]
 
 
@@ -940,7 +941,7 @@ def test_a_tab_separates_two_texts_on_stdin(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("甲\t乙\n丙\n".encode())))
     pair, bad = stream("-", "pair", text_columns=("a", "b"))
     assert pair == Example(("甲", "乙"), None, "stdin:1")
-    assert bad == BadLine("stdin:2", "has 1 of 2 texts, separated by tabs")
+    assert bad == Row("stdin:2", {}, "has 1 of 2 texts, separated by tabs")
 
 
 def test_raw_text_for_tagging_is_split_into_units(write):
@@ -975,7 +976,7 @@ def test_blank_rows_of_a_spreadsheet_are_counted_in_places(write):
     path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
     assert [(type(item), item.source_line) for item in stream(path)] == [
         (Example, f"{path}:2"),
-        (BadLine, f"{path}:3"),
+        (Row, f"{path}:3"),
         (Example, f"{path}:4"),
     ]
 

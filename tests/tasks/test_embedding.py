@@ -19,8 +19,9 @@ from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.losses import VectorConfig
+from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs, best_threshold
+from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -314,7 +315,8 @@ def test_models_of_folds_keep_their_own_thresholds():
 def test_no_other_threshold_has_a_higher_accuracy(pairs):
     scores = np.array([score / 5 for score, _ in pairs])
     labels = np.array([yes for _, yes in pairs])
-    best = np.mean((scores > best_threshold(scores, labels)) == labels)
+    threshold = best_threshold(scores, np.where(labels, -1, 1), -1.1, 1.1)
+    best = np.mean((scores > threshold) == labels)
     accuracies = [np.mean((scores > x) == labels) for x in np.arange(-1.1, 1.2, 0.1)]
     assert best == pytest.approx(max(accuracies))
 

@@ -3,12 +3,8 @@
 import numpy as np
 import pytest
 
-from roformer_tf.tasks.losses import (
-    classifier_features,
-    cosent,
-    in_batch_softmax,
-    over_cuts,
-)
+from roformer_tf.tasks.losses import classifier_features, cosent, in_batch_softmax
+from roformer_tf.tasks.vectors.retrieval import Retrieval
 
 
 def cosines(a, b):
@@ -83,9 +79,10 @@ def test_losses_do_not_depend_on_vector_lengths(name):
     assert float(loss(targets, scaled.astype("float32"), weights)) == pytest.approx(want, rel=1e-5)
 
 
-def test_over_cuts_is_the_mean_over_dimensions():
+def test_the_loss_is_the_mean_over_dimensions():
     targets, vectors, weights = softmax_batch()
-    got = float(over_cuts(in_batch_softmax, [2, 4, 6], targets, vectors, weights))
+    objective = Retrieval(dimensions=(2, 4)).objective
+    got = float(objective.batch_loss(targets, vectors, weights, {}))
     each = [softmax_reference(targets, vectors[..., :n].astype("f8"), weights) for n in (2, 4, 6)]
     assert got == pytest.approx(np.mean(each), rel=1e-5)
 

@@ -4,7 +4,7 @@ Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B exampl
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -36,12 +36,6 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
-# In transformers. The layer is linear: the mean of its outputs is its output for the mean.
-SUMMARIES: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {
-    "last": lambda logits: logits[-1],
-    "first": lambda logits: logits[0],
-    "mean": lambda logits: logits.mean(axis=0),
-}
 # Candidates that a message names.
 SHOWN = 5
 
@@ -286,9 +280,9 @@ class Choices(Task):
 
 
 # The models of transformers' RoFormerForMultipleChoice. Its linear layer scores one hidden state of
-# a candidate's tokens, or their mean: the `summary_type` of its config. By default that is the last
-# position of the batch, which is padding unless all candidates have the same length or the padding
-# is on the left. Here it is the last token.
+# a candidate, by the `summary_type` of its config. By default that is the last position of the
+# batch, which is padding unless all candidates have the same length or the padding is on the left.
+# Here it is the last token.
 
 
 class SummaryObjective(ListObjective):
@@ -300,24 +294,18 @@ class SummaryObjective(ListObjective):
 class SummaryDecoding(ChoiceDecoding):
     """Logits of tokens (T, 1) → of candidates (C,)."""
 
-    task: "SummaryChoices"
     graph_part: ClassVar[NetworkPart] = "token_classifier"
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
-        """The logit of each candidate's summary."""
-        summary = SUMMARIES[self.task.summary]
-        return super().combine([summary(logits) for logits in row_logits], encoded)
+        """The logit of each candidate's last token."""
+        return super().combine([logits[-1] for logits in row_logits], encoded)
 
 
-@dataclass(frozen=True, kw_only=True)
 class SummaryChoices(Choices):
     """Pairs of a text and a candidate, scored as in transformers."""
 
     objective = part(SummaryObjective)
     decoding = part(SummaryDecoding)
-
-    summary: str = "last"
-    """One of `SUMMARIES`."""
 
     @classmethod
     def of_config(cls, config: RoFormerConfig, length: int, name: str) -> "SummaryChoices":
@@ -326,10 +314,10 @@ class SummaryChoices(Choices):
         Raises InputError for a summary that is not supported.
         """
         summary = config.unknown.get("summary_type", "last")
-        if summary not in SUMMARIES or config.unknown.get("summary_activation"):
+        activation = config.unknown.get("summary_activation")
+        if summary != "last" or activation:
             raise InputError(
                 f"{name}: its config has summary_type {summary!r} and summary_activation "
-                f"{config.unknown.get('summary_activation')!r}, but only a summary_type of "
-                f"{', '.join(SUMMARIES)} without activation is supported."
+                f"{activation!r}, but only the type 'last' without activation is supported."
             )
-        return cls(text_columns=("text", "choices"), max_length=length, summary=summary)
+        return cls(text_columns=("text", "choices"), max_length=length)

@@ -193,11 +193,6 @@ class RerankingMetrics(Metrics):
         each = query_figures(ranks)
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
 
-    def _order(self, label: Judgment, prediction: Prediction) -> list[int]:
-        """Indices of the documents in the combined order; equal ones keep theirs."""
-        combined = fused(label.search, prediction.scores, self.task.weight)
-        return np.argsort(-combined, kind="stable").tolist()
-
     def _ranks(self, label: Judgment, prediction: Prediction) -> list[float]:
         """The ranks of the relevant documents, ascending; of equal scores the expected ones.
 
@@ -234,9 +229,10 @@ class RerankingMetrics(Metrics):
         """The first relevant document, the document that is first, and the query."""
         query, *documents = example.texts
         relevant = [x for x, value in zip(documents, example.label.relevance, strict=True) if value]
+        combined = fused(example.label.search, prediction.scores, self.task.weight)
         return {
             "gold": shortened(relevant[0]) if relevant else "",
-            "predicted": shortened(documents[self._order(example.label, prediction)[0]]),
+            "predicted": shortened(documents[int(np.argmax(combined))]),
             "texts": [shortened(query)],
         }
 

@@ -40,7 +40,7 @@ from roformer_tf.tasks.extraction.answer_scoring import (
 from roformer_tf.tasks.labelling import Labelling, teacher_weights
 from roformer_tf.tasks.losses import FAR_BELOW, Tensor, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
-from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.probabilities import best_threshold, shortest
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
@@ -265,17 +265,10 @@ class AnswerDecoding(Decoding):
         answers = [text_of(prediction.label) for prediction in predictions]
         f1 = np.array([answer_f1(*pair) for pair in zip(answers, gold, strict=True)])
         none = np.array([not answers for answers in gold], np.float64)
-        # Answering the first questions of this order, those with the least probable "no answer".
-        order = np.argsort(nothing, kind="stable")
-        # gains[k]: how much F1, summed over the questions, rises if the first k + 1 are answered.
-        # The threshold is between the probabilities of question k and the next one.
-        edges = np.append(nothing[order], 1.0)
-        gains = np.cumsum((f1 - none)[order])
-        gains[edges[:-1] >= edges[1:]] = -np.inf  # equal probabilities cannot be separated
-        last = int(np.argmax(gains))
-        # With a threshold of 0 no question is answered.
-        threshold = (edges[last] + edges[last + 1]) / 2 if gains[last] > 0 else 0.0
-        return dataclasses.replace(self.task, no_answer_threshold=float(threshold))
+        # Questions with a lower probability are answered. With a threshold of 0 none is: that is
+        # halfway from −x to the lowest probability x.
+        threshold = best_threshold(nothing, f1 - none, -nothing.min(), 1.0)
+        return dataclasses.replace(self.task, no_answer_threshold=threshold)
 
     def outside_labels(self) -> tuple[str, ...]:
         """What the two logits are."""

@@ -20,6 +20,7 @@ from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.losses import Tensor
 from roformer_tf.tasks.metrics import Function, Metric
+from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors import sentence_vectors
 from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
@@ -38,11 +39,10 @@ class ScoredLabelling(sentence_vectors.VectorLabelling):
     def learned(self, training: Examples) -> dict[str, Any]:
         """The scores. Raises InputError if all are equal, or all texts are."""
         # Equal scores give CoSENT no pair of pairs to order.
-        levels = sorted({float(example.label) for example in training})
-        if len(levels) < 2:
+        if len({example.label for example in training}) < 2:
             raise InputError(
-                f"all training pairs have the same score, {levels[0]:g}: nothing can be learnt. "
-                "Give pairs of several; texts that belong together need no scores at all."
+                f"all training pairs have the same score, {training[0].label:g}: nothing can be "
+                "learnt. Give pairs of several; texts that belong together need no scores at all."
             )
         if len({text_key([text]) for example in training for text in example.texts}) < 3:
             raise InputError("all training pairs are of the same texts: nothing can be learnt.")
@@ -110,7 +110,9 @@ class ScoredDecoding(sentence_vectors.VectorDecoding):
         if not self.task.is_binary:
             return self.task
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
-        threshold = best_threshold(cosines, self.task.is_near(gold))
+        # A cosine below the threshold is a no. Those of other texts may be below or above all here.
+        gains = np.where(self.task.is_near(gold), -1, 1)
+        threshold = best_threshold(cosines, gains, cosines.min() - 0.1, cosines.max() + 0.1)
         return dataclasses.replace(self.task, threshold=threshold)
 
     def shifted(self, prediction: Prediction, count: int, task: Any) -> Prediction:
@@ -209,25 +211,6 @@ def few_levels(examples: Examples) -> tuple[float, ...]:
     """The different scores of examples; none if they are too many for a classifier."""
     levels = sorted({float(example.label) for example in examples})
     return tuple(levels) if len(levels) <= MAX_CLASSES else ()
-
-
-def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
-    """The threshold with the highest accuracy: scores (N,), wanted (N,) bool.
-
-    It is halfway between two neighbouring scores, so scores of other texts may be a little off.
-    """
-    # 0.2 (no), 0.5 (yes), 0.9 (yes): `right` is [2, 3, 2, 1], the threshold (0.2 + 0.5) / 2.
-    order = np.argsort(scores, kind="stable")
-    ordered, yes = scores[order], wanted[order]
-    # A threshold after the first k scores predicts no for them and yes for the rest. Before all of
-    # them every yes is right; after each further score one no more, or one yes less.
-    right = np.cumsum([yes.sum(), *np.where(yes, -1, 1)])
-    # Thresholds below the lowest and above the highest score are possible, too.
-    ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
-    # No threshold is between equal scores.
-    right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)
-    best = int(np.argmax(right))
-    return float((ends[best] + ends[best + 1]) / 2)
 
 
 class EmbeddingMetrics(RetrievalMetrics):

@@ -174,10 +174,14 @@ class VectorObjective(TrainingObjective):
         return dataclasses.replace(self.task, loss=loss, dimensions=dimensions)
 
     def batch_loss(self, targets: Tensor, outputs: Any, weights: Tensor, inputs: Any) -> Tensor:
-        """`vector_loss` of the whole vectors and of those cut to `dimensions` (Matryoshka)."""
+        """Mean `vector_loss` of the whole vectors and of those cut to `dimensions`.
+
+        These are Matryoshka embeddings (arXiv 2205.13147).
+        """
         # The last size is the whole vector: without `dimensions` it is the only one.
         sizes = self.task.sizes(outputs.shape[-1])
-        return losses.over_cuts(self.vector_loss, sizes, targets, outputs, weights)
+        each = [self.vector_loss(targets, outputs[..., :size], weights) for size in sizes]
+        return sum(each[1:], each[0]) / len(each)
 
 
 class VectorDecoding(NumberDecoding):
