@@ -186,8 +186,9 @@ def _prepare(
         statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
         if not manifest["splits"][manifests.TRAIN]["rows"]:
             raise InputError(
-                f"there is no sequence to train on: {statistics}. Give a larger corpus, for "
-                ".jsonl the key of the text by --field, or a smaller held_out, or skip less."
+                f"{' '.join(config.corpus)}: there is no sequence to train on: {statistics}. Give "
+                "a larger corpus, for .jsonl the key of the text by --field, or a smaller "
+                "held_out, or skip less."
             )
     except (EngineError, ReadError):  # the input is not wrong: the next run continues here
         raise

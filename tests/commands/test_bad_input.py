@@ -37,7 +37,7 @@ CALLS = {
     f"{FILL} nothing 今天[MASK]": ["nothing contains no checkpoint", "bert_config.json"],
     "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
     f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
-    "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
+    "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "0 documents"],
     "pretrain --corpus corpus.txt --init-from nothing": ["nothing"],
     "pretrain --corpus corpus.txt --init-from released.zip --vocab other.txt": [
         "does not fit",
@@ -50,7 +50,7 @@ CALLS = {
     f"{FILL} released.zip": ["--text"],
     f"{FILL} released.zip --top 0 今天[MASK]": ["top is 0"],
     "prepare --corpus nowhere.txt --vocab-size 200": ["nowhere.txt"],
-    "prepare --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
+    "prepare --corpus empty.txt --vocab-size 200": ["empty.txt", "0 documents"],
     "prepare --corpus nothing --vocab-size 200": ["is a folder"],
     "prepare --corpus corpus.txt": ["vocab"],
     "prepare --corpus corpus.txt --vocab-size 20": ["at least"],
