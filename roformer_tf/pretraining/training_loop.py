@@ -170,7 +170,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 ],
                 verbose=0,
             )
-    if termination.stopped:
+    # A signal during the last checkpoint of the stage was received after that step's check.
+    if termination.stopped or termination.received():
         raise _stopped(run, termination)
 
 

@@ -1,5 +1,7 @@
+import os
 import re
 import shutil
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -212,6 +214,24 @@ def test_a_run_resumes_exactly_near_a_border(six, flags, stable_metrics, tmp_pat
     last = Path("checkpoints", f"step-{BORDERS[-1]:08}", "training.safetensors")
     assert (run / last).read_bytes() == (six / last).read_bytes()
     assert stable_metrics(run / "metrics.jsonl") == stable_metrics(six / "metrics.jsonl")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no SIGTERM between processes")
+def test_sigterm_at_the_last_checkpoint_of_a_stage_stops_the_run(
+    flags, monkeypatch, tmp_path, capsys
+):
+    """The stage has no further step at whose end the signal could be noticed."""
+    run, take_snapshot = tmp_path / "run", training_loop.take_snapshot
+
+    def interrupted(state, model):
+        signal.raise_signal(signal.SIGTERM)
+        return take_snapshot(state, model)
+
+    monkeypatch.setattr(training_loop, "take_snapshot", interrupted)
+    assert main(["pretrain", *flags(run)]) == 75
+    last = run / "checkpoints" / f"step-{BORDERS[0]:08}"
+    assert f"stopped by SIGTERM, saved {last}." in capsys.readouterr().err
+    assert checkpoint_steps(run) == [BORDERS[0]]
 
 
 def test_other_stages_are_another_run(six, flags, capsys):
