@@ -210,7 +210,8 @@ def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
         processes = started(flags(run, corpus=corpus), 2)
         actual = [process.communicate(timeout=100)[1] for process in processes]
     assert [process.returncode for process in processes] == [2, 2], actual
-    message = f"{run} is in use" if "folder" in failure else "there is no sequence to train on"
+    empty = f"{corpus}: there is no sequence to train on"
+    message = f"{run} is in use" if "folder" in failure else empty
     assert f"pretrain: {message}" in actual[0]
     assert f"pretrain: the first process stopped: {message}" in actual[1]
     assert "Traceback" not in actual[0] + actual[1]
@@ -238,7 +239,7 @@ def test_too_many_devices_and_an_indivisible_batch_are_errors(flags, rows, tmp_p
         | {"KERAS_BACKEND": "jax", "XLA_FLAGS": "--xla_force_host_platform_device_count=4"},
     )
     assert done.stdout.split() == ["2", "2"]
-    assert re.search(r"5 devices .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
+    assert re.search(r"devices requested: 5, .* JAX sees 4: cpu:0, cpu:1, cpu:2, cpu:3", done.stderr)
     assert (
         "batches of 8 sequences cannot be split over the devices (4) and micro-batches (4)"
         in done.stderr
