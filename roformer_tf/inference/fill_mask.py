@@ -131,7 +131,8 @@ def check_fills_masks(opened: OpenedModel) -> None:
     if opened.is_masked_lm and not parts & {"classifier", *EACH_TOKEN}:
         return
     raise InputError(
-        f"{opened.name} fills no masks: it holds {', '.join(sorted(parts))}, and its attention is "
+        f"{opened.name} fills no masks, which needs a language model's head and bidirectional "
+        f"attention: it holds {', '.join(sorted(parts))}, and its attention is "
         f"{opened.vector_attention}. Give a masked language model, such as "
         "chinese_roformer-char-base or what `roformer-tf pretrain` writes by default. If only its "
         'name, with "gpt", is wrong, put "attention_type": "bidirectional" into its config.'

@@ -148,7 +148,7 @@ def test_models_not_trained_to_fill_masks_are_refused(reason, released, tmp_path
     assert main(["fill-mask", "--model", source, "今天天[MASK]很好"]) == 2
     message = capsys.readouterr()
     assert message.out == ""
-    assert f"{source} fills no masks" in message.err
+    assert f"{source} fills no masks, which needs a language model's head and" in message.err
     assert reason in message.err
 
 
