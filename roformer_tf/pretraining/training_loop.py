@@ -170,17 +170,18 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 ],
                 verbose=0,
             )
-    # A signal during the last checkpoint of the stage was received after that step's check.
-    if termination.stopped or termination.received():
-        raise _stopped(run, termination)
+    _check_stopped(run, termination)
 
 
-def _stopped(run: PretrainingRun, termination: Termination) -> TerminatedError:
-    """The error for a stage that a signal has ended."""
+def _check_stopped(run: PretrainingRun, termination: Termination) -> None:
+    """Raise TerminatedError if a signal has ended the stage."""
+    # One that came during its last checkpoint was received after that step's check.
+    if not termination.stopped and not termination.received():
+        return
     # Other processes may reach this line before the first one has written its checkpoint.
     where = run.output / CHECKPOINTS
     saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
-    return TerminatedError(
+    raise TerminatedError(
         f"stopped by {termination.signal}, saved {saved}. The same command continues."
     )
 
