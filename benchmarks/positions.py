@@ -42,8 +42,10 @@ from roformer_tf.training.run_files import (
     METRICS_FILE,
     MODEL,
     RESULT,
-    check_output,
+    SETTINGS,
+    plain,
     read_metrics,
+    read_settings,
     settle_precision,
     write_settings,
 )
@@ -116,7 +118,7 @@ class ComparisonConfig(PreparationConfig):
 def compare(config: ComparisonConfig) -> None:
     """Train each kind of positions with each seed, and write the report after each seed."""
     config = settle_precision(config)
-    check_output(config, ("positions", "seeds", *MAY_CHANGE))
+    _check_same(config)
     output = Path(config.output)
     results: dict[str, list[dict[str, Any]]] = {name: [] for name in config.positions}
     with locked(output):
@@ -129,6 +131,20 @@ def compare(config: ComparisonConfig) -> None:
                 results[name].append(_result(run))
             _write_report(output, _report(config, results))
     print(f"\n{(output / 'comparison.md').read_text('utf-8')}\nSee {output / 'comparison.html'}.")
+
+
+def _check_same(config: ComparisonConfig) -> None:
+    """Raise InputError if the finished runs of the folder have other settings."""
+    output = Path(config.output)
+    if (output / SETTINGS).exists():
+        started, now = read_settings(output), plain(config)
+        free = {"seeds", "positions", *MAY_CHANGE}
+        changed = [x for x in now if x not in free and started.get(x) != now[x]]
+        if changed:
+            raise InputError(
+                f"{output} holds a comparison with other settings: {', '.join(changed)}. Give "
+                "those, or another --output."
+            )
 
 
 def _prepared_rows(config: ComparisonConfig) -> Path:

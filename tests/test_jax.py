@@ -31,7 +31,7 @@ OTHERS = (
     "tests/pretraining/test_causal.py",
     "tests/pretraining/test_flops.py",
     "tests/pretraining/test_train_step.py",
-    "tests/finetuning/test_losses.py",
+    "tests/finetuning/test_task_loss.py",
     "tests/finetuning/test_fgm.py",
     "tests/finetuning/test_vectors.py",
     "tests/tasks/test_vector_losses.py",

@@ -22,7 +22,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.classification import ClassificationMetrics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from tests.support.baseline import baseline_of
@@ -356,7 +356,7 @@ def test_a_failing_baseline_does_not_prevent_the_report(finetune, tmp_path, monk
     def fail(*_):
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr(Classification.metrics, "fit_linear", fail)
+    monkeypatch.setattr(ClassificationMetrics, "fit_linear", fail)
     (run / "report.json").unlink()
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)
