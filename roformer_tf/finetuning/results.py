@@ -253,6 +253,8 @@ class Results:
             of = partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
         name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)
+        if not predictions:  # a task without a rule
+            return []
         size = len(trial.valid)
         return [FittedBaseline(name, predictions[:size], predictions[size:])]
 

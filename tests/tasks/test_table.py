@@ -123,7 +123,6 @@ def write_reviews(path, count, seed):
     return path, stars
 
 
-@pytest.mark.slow
 def test_a_custom_task_is_trained_reported_predicted_and_served(
     shallow, tmp_path, monkeypatch, capsys
 ):
