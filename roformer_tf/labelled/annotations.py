@@ -135,9 +135,7 @@ def _are_aligned(units: Any, labels: Any, named: bool) -> bool:
     return are_tags and are_short and len(units) == len(labels)
 
 
-def _are_labels(
-    rows: Sequence[dict[str, Any]], units: str, label: str, named: bool
-) -> bool:
+def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str, named: bool) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
     # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
