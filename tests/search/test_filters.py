@@ -39,6 +39,7 @@ CASES = {
     "`stock` = true": "a8",  # as text in spreadsheets, and in the CSV of pandas
     "`stock` != true": "b",
     "`stock` in (false)": "b",
+    "`stock` = 1 or stock != 1 or draft in (0, 1)": "",  # neither in JSON nor in spreadsheets
     # Whether the file has them as text or not
     "`stock` = 'TRUE'": "a8",
     "draft in ('true', 'x')": "a",
@@ -128,3 +129,4 @@ def test_a_wrong_condition_is_explained(text, message):
     with pytest.raises(InputError) as error:
         parse_filter(text, {"year", "lang"})
     assert message in str(error.value)
+    assert str(error.value).startswith("where is ")  # in a request, too; a command writes --where
