@@ -59,7 +59,7 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
         try:
             database.execute(f"SELECT 1 FROM documents WHERE {condition}", parameters)
         except sqlite3.Error as error:
-            raise InputError(f"where is {text!r}, which is no condition: {error}. {_EXAMPLE}") from None
+            raise InputError(f"where is {text!r}, no condition: {error}. {_EXAMPLE}") from None
     if known is not None and (unknown := sorted(fields.difference(known))):
         names = ", ".join(["id", *sorted(known)])
         raise InputError(
