@@ -26,6 +26,7 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
     handling_termination,
+    is_out_of_memory,
 )
 from roformer_tf.flags import flag_types, given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, set_up_tensorflow
@@ -172,10 +173,6 @@ _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 """Error numbers of a full or failing disk."""
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 """NumPy's OSError for an array that was written in part; it has no errno."""
-_OUT_OF_MEMORY = re.compile(
-    "OOM when|[Oo]ut of memory|RESOURCE_EXHAUSTED|Failed to allocate memory"
-)
-"""TensorFlow's, JAX's and ONNX Runtime's errors."""
 _ABOUT_MEMORY = ("batch-size", "length", "max-length", "accumulate", "rematerialize", "workers")
 """Flags on which the memory of a command depends, the most effective ones first."""
 
@@ -251,7 +248,7 @@ def _no_space(error: Exception, _: Translator) -> str:
 
 def _no_memory(error: Exception, name: str, flags: Sequence[str], _: Translator) -> str:
     """The message if memory ran out, of the CPU or of a GPU, else ""."""
-    if not isinstance(error, MemoryError) and not _OUT_OF_MEMORY.search(str(error)):
+    if not is_out_of_memory(error):
         return ""
     known = flag_types(load_settings(name, flags))
     own = [f"--{flag}" for flag in _ABOUT_MEMORY if flag in known]

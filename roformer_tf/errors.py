@@ -2,6 +2,7 @@
 
 import math
 import operator
+import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -39,6 +40,17 @@ class TerminatedError(BaseException):
     That is EX_TEMPFAIL of sysexits.h, "try again later", on which schedulers requeue a job. It is
     no Exception, like KeyboardInterrupt, so that no handler of errors catches it.
     """
+
+
+_OUT_OF_MEMORY = re.compile(
+    "OOM when|[Oo]ut of memory|RESOURCE_EXHAUSTED|Failed to allocate memory"
+)
+"""TensorFlow's, JAX's and ONNX Runtime's errors."""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out, of the CPU or of a GPU."""
+    return isinstance(error, MemoryError) or bool(_OUT_OF_MEMORY.search(str(error)))
 
 
 TRY_AGAIN = 75

@@ -269,17 +269,30 @@ def model_type(config: RoFormerConfig, arrays: Collection[str]) -> str:
     """
     if config.crf:
         return CRF_TYPE
-    classifies = any(name.startswith("classifier/") for name in arrays)
-    # transformers has no head on the mean of all tokens, nor GlobalPointer's: it would create a
-    # new, random layer.
-    is_foreign = (classifies and config.pooling == "mean") or _POINTER in arrays
-    if config.unusual_form(learned=True, value=True) or is_foreign or config.shared_tokens:
+    if foreign_part(config, arrays):
         return FORM_TYPE
-    if config.position_embedding_type == "rotary":
-        return "roformer"
+    return "roformer" if config.position_embedding_type == "rotary" else "bert"
+
+
+def foreign_part(config: RoFormerConfig, arrays: Collection[str]) -> str:
+    """What transformers has no class for in a model with these weights (our names), or ""."""
+    classifies = any(name.startswith("classifier/") for name in arrays)
+    if config.crf:
+        return "a conditional random field (--crf)"
+    # It would create a new, random layer in the place of these two heads.
+    if _POINTER in arrays:
+        return "the head of entities (spans)"
+    if classifies and config.pooling == "mean":
+        return "a classifier of the mean of all tokens (pooling 'mean')"
+    if config.shared_tokens:
+        return "segments that mark the tokens that two texts share (shared_tokens)"
+    if form := config.unusual_form(learned=True, value=True):
+        return form
     # BERT has one size for embeddings and layers, norms with weights, and another classifier head.
     other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
-    return FORM_TYPE if other or classifies else "bert"
+    if config.position_embedding_type != "rotary" and (other or classifies):
+        return "learned positions and the rest of this config, or this head"
+    return ""
 
 
 def classifier_opens_in_transformers(config: RoFormerConfig) -> bool:

@@ -152,12 +152,11 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
     checkpoint, tokenizer, files = stored
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
-    kind = huggingface.model_type(config, checkpoint.arrays)
-    if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(value=True) or "this head, pooling or shared_tokens"
+    part = huggingface.foreign_part(config, checkpoint.arrays)
+    if output.to == "huggingface" and part:
         raise InputError(
-            f"{target} cannot be written for transformers, which has no model with {form} and the "
-            "rest of this config: it would ignore a part. Convert --to own."
+            f"{target} cannot be written for transformers, which has no model with {part}: it "
+            "would ignore that. Convert --to own."
         )
     if output.to == "tf1":
         vocabulary = None

@@ -178,6 +178,8 @@ def read_documents(
     bad line.
     """
     for file in files:
+        if not file.size and not is_url(file.url):  # empty when it was listed; it may have grown
+            continue
         with file.open() as raw:
             yield from _read_file(file, raw, config, report)
 

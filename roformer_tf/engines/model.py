@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.engines.choice import Engine, Precision, check_installed
+from roformer_tf.engines.choice import EXTRAS, MODULES, Engine, Precision
 from roformer_tf.engines.network import (
     ANSWER_OUTPUTS,
     BYTE,
@@ -22,7 +22,7 @@ from roformer_tf.engines.network import (
     VECTOR,
     Network,
 )
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import instructions, usable_cores
 from roformer_tf.startup import import_quickly
 
@@ -125,7 +125,8 @@ def open_graph(file: Path, threads: int | None = None) -> GraphModel:
     be opened.
     """
     engine = ENGINES[file.name]
-    check_installed(str(file), engine)
+    # The runtime, the last of the modules; the package onnx only writes graphs.
+    check_packages(str(file), EXTRAS.get(engine, ""), *MODULES.get(engine, ())[-1:])
     try:
         if engine == "onnx":
             return onnx_session(file, threads)

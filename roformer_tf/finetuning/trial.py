@@ -160,7 +160,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
         parts, config = (tfidf.model, trial.valid, alone["valid"]), trial.config
         options = config.lexical_features, tfidf.held_out, config.loss.balanced
         lexical = choose_lexical(task, *parts, *options)
-        gain = Message("no gain on the validation set")
+        gain = Message("no gain beyond chance")
         if lexical is not None:
             gain = Message("weight {weight:.0%}", weight=lexical.weight)
             held_out = {"valid": tfidf.held_out}

@@ -27,6 +27,7 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.records import Row, chunks
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.tags.schemes import UNTYPED
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message, Translator, terminal_language
 
@@ -209,7 +210,9 @@ class _Table:
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts += ", …"
             # Tags such as parts of speech mark no entities: the task has no column of them.
-            if self.task.labelling.has_spans or "entities" in cell_names(self.task):
+            if UNTYPED in self.kinds and "O" not in self.task.labels:  # word segmentation
+                facts.append(Message("words {count:,}", count=self.kinds[UNTYPED]))
+            elif self.task.labelling.has_spans or "entities" in cell_names(self.task):
                 facts.append(Message("entities {counts}", counts=counts))
             else:
                 facts.append(Message("labels {counts}", counts=counts))

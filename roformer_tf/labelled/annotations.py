@@ -40,7 +40,8 @@ class UnitColumns(NamedTuple):
     units: str
     """A column of lists, or of texts whose characters are the units."""
     label: str | None
-    """A column of lists, or of CLUENER's dictionaries; None if no labels are read."""
+    """A column of lists, of tags with spaces between them, or of CLUENER's dictionaries; None if no
+    labels are read."""
     tags: re.Pattern[str]
     """The pattern of the labels."""
     numbers: bool = False
@@ -67,6 +68,8 @@ class UnitColumns(NamedTuple):
         if label is None:
             raise BadCellError("has no label")
         tags = _tags(text, label)
+        if isinstance(label, str) and len(tags) == len(words := text.split()):
+            units = tuple(words)  # `predict` writes words with spaces between them, too
         if len(tags) != len(units):
             raise BadCellError(f"has {len(tags)} instead of {len(units)} labels in {self.label!r}")
         for unit, tag in zip(units, tags, strict=True):
@@ -91,7 +94,7 @@ def find_unit_columns(
         # If a table has both tokens and text, its tags are those of the tokens.
         units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
     for column in units:
-        matches = [x for x in labels if x != column and _are_labels(rows, column, x)]
+        matches = [x for x in labels if x != column and _are_labels(rows, column, x, bool(label))]
         # Data with parts of speech, too, such as CoNLL-2003, call the entities ner_tags.
         matches = [x for x in matches if "ner" in folded(x)] or matches
         if len(matches) > 1:
@@ -100,7 +103,8 @@ def find_unit_columns(
                 f"{' or '.join(matches)}. Give --label-column."
             )
         if matches:
-            lists = [row[matches[0]] for row in rows if isinstance(row.get(matches[0]), list)]
+            cells = [_split(row.get(matches[0])) for row in rows]
+            lists = [tags for tags in cells if isinstance(tags, list)]
             values = [tag for tags in lists for tag in tags]
             pattern = tag_pattern(map(str, values)) if lists else TYPED
             numbers = bool(lists) and all(type(tag) is int for tag in values)
@@ -108,8 +112,21 @@ def find_unit_columns(
     return None
 
 
-def _are_aligned(units: Any, labels: Any) -> bool:
-    """Whether a list has a label for each unit of a list, or a tag for each character of a text."""
+def _split(label: Any) -> Any:
+    """The list of tags that a text is in a .tsv or .csv of `predict`; any other label as it is."""
+    return label.split() if isinstance(label, str) else label
+
+
+def _are_aligned(units: Any, labels: Any, named: bool) -> bool:
+    """Whether a list has a label for each unit of a list, or a tag for each character of a text.
+
+    named: whether the user, or the header of predictions.tsv, names the column of labels: then it
+    may be tags with spaces between them.
+    """
+    if named and isinstance(labels, str) and isinstance(units, str):
+        # Any label of a whole text is one tag for one word.
+        tags = labels.split()
+        return len(tags) > 1 and len(tags) in (len(units), len(units.split()))
     if not isinstance(labels, list) or not isinstance(units, list | str):
         return False
     # Other labels than tags with types may be those of a whole text.
@@ -118,20 +135,21 @@ def _are_aligned(units: Any, labels: Any) -> bool:
     return are_tags and are_short and len(units) == len(labels)
 
 
-def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
+def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str, named: bool) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
     # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
         # At least one entity: dictionaries that are all empty may be anything.
         return any(any((y or {}).values()) for _, y in pairs)
-    aligned = [_are_aligned(x, y) for x, y in pairs]
+    aligned = [_are_aligned(x, y, named) for x, y in pairs]
     # A tenth may be mistakes; doccano has columns of empty lists.
     return any(y for _, y in pairs) and sum(aligned) >= 0.9 * len(aligned)
 
 
 def _tags(text: str, label: Any) -> tuple[str, ...]:
     """The tags of a row. Raises BadCellError for entities that are not in its text."""
+    label = _split(label)
     if isinstance(label, list):
         return tuple("" if tag is None else str(tag).strip() for tag in label)
     if not _is_cluener(label):

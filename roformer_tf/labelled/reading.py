@@ -125,7 +125,9 @@ def find_layout(
     table = columns.open(path, named)
     # Of predictions.tsv the column with the usual name is the prediction.
     is_of_run = {GOLD, "error"} <= {*table.columns}
-    if is_of_run and columns.label_column is None and (label or not texts):
+    # A model of CoNLL has columns of no names.
+    has_units = chosen is not None and chosen.labelling.has_units
+    if is_of_run and columns.label_column is None and (label or not texts or has_units):
         columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)

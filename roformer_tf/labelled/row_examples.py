@@ -100,8 +100,9 @@ def no_units(path: str | Path, task: Any) -> InputError:
         )
     return InputError(
         f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
-        "one and its tag a line, a blank line between sentences; or lists in the columns "
-        "tokens and ner_tags of a .jsonl or .parquet file."
+        "one and its tag a line, a blank line between sentences; lists in the columns tokens and "
+        "ner_tags of a .jsonl or .parquet file; or by --label-column the column of a table that "
+        "has all tags of a text, with spaces between them."
     )
 
 

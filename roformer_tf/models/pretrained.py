@@ -60,6 +60,12 @@ class PretrainedModel(keras.Model):
         """Call the model as `fit` and `predict` do on JAX: without `__call__`, and its check."""
         return super().stateless_call(weights, state, self.checked(inputs), **settings)
 
+    def predict(self, x: Any, *arguments: Any, **settings: Any) -> Any:
+        """Predict in batches, as Keras does. Raises InputError for arrays of different sizes."""
+        # Here, since Keras' own message about them fails for a dict (3.15).
+        x = self.checked(x) if isinstance(x, Mapping) else x
+        return super().predict(x, *arguments, **settings)
+
     def checked(self, inputs: Any) -> dict[str, Any]:
         """The inputs; raises InputError for those that the model does not take."""
         names = (*ENCODER_INPUTS, *self.further_inputs)
@@ -89,7 +95,8 @@ class PretrainedModel(keras.Model):
         `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config. Among
         them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
         several copies of the weights. A warning names parts that the file lacks, whose weights are
-        new, and those that this class does not use.
+        new, and those that this class does not use. A released gpt zip does not record that it is
+        causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.
         Raises InputError if there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:

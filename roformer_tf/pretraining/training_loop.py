@@ -14,7 +14,12 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective, rows_of_next_tokens
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import DivergedError, TerminatedError, handling_termination
+from roformer_tf.errors import (
+    DivergedError,
+    TerminatedError,
+    handling_termination,
+    is_out_of_memory,
+)
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before, stage_flops
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
@@ -28,7 +33,14 @@ from roformer_tf.training.checkpointing import (
     take_snapshot,
 )
 from roformer_tf.training.comparison import best_evaluation
-from roformer_tf.training.devices import ProcessGroup, choose_jit, lost, peak_of_devices, replicas
+from roformer_tf.training.devices import (
+    ProcessGroup,
+    choose_jit,
+    exit_at_once,
+    lost,
+    peak_of_devices,
+    replicas,
+)
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination, fed, prefetched
 from roformer_tf.training.optimizers import ema_weights, make_optimizer
 from roformer_tf.training.plots import plot_loss
@@ -295,8 +307,11 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
         raise
     except Exception as error:
         PreparedRows.open(run.folders[stage.length])  # raises InputError if a shard is damaged
-        # An OSError, such as that of a full disk, is a problem of this process itself.
-        if run.group.count > 1 and not isinstance(error, OSError):
+        # A full disk (OSError) or too little memory is a problem of this process itself.
+        is_own = isinstance(error, OSError) or is_out_of_memory(error)
+        if run.group.count > 1 and not is_own:
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
             raise lost("another process", error, f" Saved: {saved}.") from None
+        if run.group.count > 1:
+            exit_at_once(1)  # the others wait for a batch, and then report a lost process
         raise

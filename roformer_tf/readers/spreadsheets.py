@@ -89,7 +89,10 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
         candidates = visible or list(sheets)
         sheet = next((name for name in candidates if any(records(name))), candidates[0])
     if sheet not in sheets:
-        raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
+        raise InputError(
+            f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}. Name one of these. "
+            "A name is for all files: save sheets of other names as files."
+        )
     merged = _merged(raw, sheet)
     name = sheet if len(sheets) > 1 else ""
     return Sheet(name, records(sheet, merged), len(merged))

@@ -140,15 +140,18 @@ def find(pattern: str) -> list[StoredFile]:
     if is_url(pattern):
         with naming(pattern), _read_errors(pattern):
             import fsspec
+            from fsspec.implementations.local import LocalFileSystem
 
-            system, path = fsspec.core.url_to_fs(pattern)
-            paths = [path] if system.isfile(path) else filter(system.isfile, system.glob(path))
-            return [_described(system, path) for path in paths]
+            system, name = fsspec.core.url_to_fs(pattern)
+            if not isinstance(system, LocalFileSystem):
+                names = [name] if system.isfile(name) else filter(system.isfile, system.glob(name))
+                return [_described(system, x) for x in names]
+            pattern = name  # of file:// the path, so that a file that is named both ways is one
     path = Path(pattern).expanduser()
-    names = [path]
+    paths = [path]
     if not path.is_file():  # the name of a file may have brackets: then it is no pattern
-        names = [Path(x) for x in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (absolute)
-    return [_local_file(name.resolve()) for name in names if name.is_file()]
+        paths = [Path(x) for x in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (absolute)
+    return [_local_file(x.resolve()) for x in paths if x.is_file()]
 
 
 def is_url(text: str | Path) -> bool:

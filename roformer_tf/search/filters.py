@@ -48,7 +48,7 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
     while text[end:].strip():
         part = _PART.match(text, end)
         if part is None:
-            raise InputError(f"--where {text!r}: cannot read {text[end:].strip()!r}. {_EXAMPLE}")
+            raise InputError(f"where is {text!r}: cannot read {text[end:].strip()!r}. {_EXAMPLE}")
         end = part.end()
         # Parentheses, `and`, `or` and `not` are SQL as they are.
         sql.append(part["joint"] or _comparison(part, parameters, fields))
@@ -59,11 +59,11 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, 
         try:
             database.execute(f"SELECT 1 FROM documents WHERE {condition}", parameters)
         except sqlite3.Error as error:
-            raise InputError(f"--where {text!r} is no condition: {error}. {_EXAMPLE}") from None
+            raise InputError(f"where is {text!r}, no condition: {error}. {_EXAMPLE}") from None
     if known is not None and (unknown := sorted(fields.difference(known))):
         names = ", ".join(["id", *sorted(known)])
         raise InputError(
-            f"--where {text!r}: no document has the field {unknown[0]!r}. The index has: {names}."
+            f"where is {text!r}: no document has the field {unknown[0]!r}. The index has: {names}."
         )
     return condition, parameters
 
@@ -100,6 +100,9 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             # placeholders; the value comes last.
             # The text of a number is valid JSON: the price 19.90 of a CSV, but not the code 007.
             number = f"json_type({column()}) IN ('integer', 'real') AND {column()} + 0 {sign} ?"
+            # JSON's true, which json_extract reads as 1, is no number either, as TRUE of a table.
+            parameters.append(f'$."{field}"')
+            number = f"json_type(metadata, ?) NOT IN ('true', 'false') AND {number}"
             sql = f"CASE WHEN json_valid({column()}) THEN {number} ELSE 0 END"
             # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63

@@ -168,7 +168,8 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
         content = path.read_bytes() if is_vocabulary else source.read(VOCABULARY)
         text = None if content is None else content.decode()
         by_line = source.read(CONFIG) is not None  # a model of transformers
-        vocabulary = _wordpieces(source) if text is None else parse_vocabulary(text, by_line)
+        pieces = _wordpieces(source)
+        vocabulary = pieces if text is None else parse_vocabulary(text, by_line)
         if vocabulary is None:
             raise InputError(
                 f"{source.path} contains no {VOCABULARY}. Give a folder or zip with one."
@@ -183,6 +184,12 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
             f"{path} is not UTF-8 text at byte {error.start}. Give a vocab.txt, one token a line."
         ) from None
     check_special_tokens(vocabulary, str(path))
+    differing = [x for x, number in (pieces or {}).items() if vocabulary.get(x, number) != number]
+    if differing:
+        raise InputError(
+            f"{path} and the {TOKENIZER} next to it have different ids of {differing[0]!r}. Remove "
+            "the one that does not belong to the weights."
+        )
     return vocabulary
 
 

@@ -214,17 +214,22 @@ def join(config: DevicesConfig) -> ProcessGroup:
     return ProcessGroup(group.index, group.count, (distribution.data_shard_id, parts))
 
 
-def lost(process: str, error: Exception, saved: str = "") -> TerminatedError:
-    """The error for a process that died, and for this one, which ends with it."""
+def exit_at_once(code: int) -> None:
+    """End this process with an exit code as soon as its program is finished."""
 
-    # At the end of a process JAX disconnects from the others. If one of them is dead, that takes
-    # long and then aborts this process. So it ends at once when its program is finished.
+    # At the end of a process JAX disconnects from the others. If one of them is dead, or waits for
+    # a batch of this one, that takes long and then aborts all of them.
     def exit_now() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(TRY_AGAIN)
+        os._exit(code)
 
     atexit.register(exit_now)  # runs before JAX's own, which was registered earlier
+
+
+def lost(process: str, error: Exception, saved: str = "") -> TerminatedError:
+    """The error for a process that died, and for this one, which ends with it."""
+    exit_at_once(TRY_AGAIN)
     reason = str(error).strip().splitlines()[0][:200]
     return TerminatedError(f"lost {process} ({reason}).{saved} The same command continues.")
 

@@ -151,6 +151,18 @@ def test_the_summary_counts_entities_or_plain_tags(task, counted, finetuned, typ
     assert re.match(f"1 of 1 texts predicted; {counted}", capfd.readouterr().err)
 
 
+@pytest.mark.parametrize(
+    ("labels", "counted"), [("BEMS", "words 3; device"), ("BIO", r"entities _: \d; device")]
+)
+def test_the_summary_counts_the_words_of_segmentation(labels, counted):
+    task = Tagging(labels=tuple(labels), long_texts="windows")
+    tags = {"BEMS": "BEBES", "BIO": "BIBIO"}[labels]
+    table = predict_file._Table(task, predict_file.PredictConfig(model="m", input="-"))
+    table.count += 1
+    table.kinds.update(task.metrics.count_kinds([tuple(tags)]))
+    assert re.match(f"1 of 1 texts predicted; {counted}", table.summary(["device: the CPU"]))
+
+
 def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     rows = [{"text": "今天"}, {"title": "?"}, "no object", {"text": "a\tb\nc"}, {"text": "天气"}]
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]

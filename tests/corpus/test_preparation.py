@@ -711,18 +711,21 @@ def test_the_search_for_duplicates_is_not_repeated(configure, web, monkeypatch, 
 def test_a_file_that_grows_is_read_up_to_its_size_at_the_start(configure, tmp_path, monkeypatch):
     """As a log does. The search for duplicates read fewer documents than the passes after it."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 20)
-    log = tmp_path / "log.txt"
+    log, empty = tmp_path / "log.txt", tmp_path / "empty.txt"
+    empty.touch()
     log.write_text("".join(f"{n:04}\n" for n in (*range(50), 7, 8)), encoding="utf-8")
     build = preparation._built_tokenizer
 
     def grow(*arguments):  # after the first pass
-        with log.open("a", encoding="utf-8") as file:
-            file.writelines(f"{n:04}\n" for n in range(100))
+        for path in (log, empty):
+            with path.open("a", encoding="utf-8") as file:
+                file.writelines(f"{n:04}\n" for n in range(100))
         return build(*arguments)
 
     monkeypatch.setattr(preparation, "_built_tokenizer", grow)
-    settings = {"corpus": (str(log),), "vocab": None, "vocab_size": 500, "held_out": 0.0}
-    manifest = read_manifest(prepare(configure(duplicates="exact", **settings)))
+    settings = {"corpus": (str(tmp_path / "*.txt"),), "vocab": None, "held_out": 0.0}
+    configured = configure(duplicates="exact", vocab_size=500, **settings)
+    manifest = read_manifest(prepare(configured))
     assert manifest["splits"]["train"]["documents"] == 50
     assert manifest["left_out"]["duplicates"] == 2
 

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from importlib.util import find_spec
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf import errors
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
@@ -131,6 +133,14 @@ ROWS = {
     "regression": [{"text": text, "label": i} for i, text in enumerate(TEXTS)],
     "embedding": [{"a": TEXTS[0], "b": text, "label": i % 2} for i, text in enumerate(TEXTS)],
 }
+
+
+@pytest.mark.parametrize("to", [x for x in TARGETS if x != "savedmodel"])
+def test_a_graph_is_opened_without_the_package_that_writes_it(exported, to, monkeypatch):
+    folder = exported(to, "pair")
+    monkeypatch.setattr(errors, "find_spec", lambda x: None if x == "onnx" else find_spec(x))
+    monkeypatch.setitem(sys.modules, "onnx", None)  # an import raises ImportError
+    assert roformer_tf.load(folder)(("北京", "天气"))["label"]
 
 
 @pytest.mark.quick_cases("openvino")

@@ -462,6 +462,8 @@ def test_lexical_features_of_folds_have_the_weight_of_each():
     assert (alone["name"], alone["weight"]) == ("characters", 0.6)
     report = {"lexical": alone | {"name_zh": "字"}}
     assert "is 60%, chosen on the validation set" in lexical_note(report, Translator("en"))
+    report["method"] = {"name": "vectors", "cross_validated": True}
+    assert "is 60%, chosen by cross-validation." in lexical_note(report, Translator("en"))
 
 
 def test_the_name_of_a_baseline_of_folds_is_not_that_of_the_first():

@@ -128,6 +128,7 @@ def test_the_fingerprint_depends_on_everything_that_determines_vectors(
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
+    (folder / "tokenizer.json").unlink()
     changed.append(VectorSettings().open(folder).fingerprint)
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     for other in ({"do_lower_case": False}, {"tokenization": "word"}):

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from roformer_tf.errors import InputError
+from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, open_texts_to_predict, read_examples
@@ -99,6 +100,38 @@ def test_every_layout_gives_the_same_examples(tmp_path, name):
     assert "task tagging" in layout.report
     assert [(item.units, item.label) for item in examples] == WANT
     assert [item.texts for item in examples] == [("".join(units),) for units, _ in WANT]
+
+
+WORDS = (("我", "在", "北京", "工作"), ("O", "O", "B-LOC", "O"))
+NOUNS = (("我", "在", "北京", "工作"), ("r", "p", "ns", "v"))
+SEGMENTED = (("我", "在", "北", "京"), ("S", "S", "B", "E"))
+
+
+@pytest.mark.parametrize("kind", ["tsv", "csv"])
+@pytest.mark.parametrize("sentence", [WORDS, NOUNS, SEGMENTED, *WANT])
+def test_tags_of_a_table_of_predictions_are_read(tmp_path, sentence, kind):
+    units, tags = sentence
+    task = Tagging(labels=tuple(sorted({*tags})), spaced_units=sentence in (WORDS, NOUNS))
+    example = Example(("".join(units),), tags, "a:1", units)
+    names = ["text", "gold", *cell_names(task)]
+    with prediction_file(str(tmp_path / f"predictions.{kind}"), names, task) as out:
+        for _ in range(3):
+            (text,), own = task.labelling.as_cells(example), Prediction(tags, np.zeros(1))
+            out.write(
+                {"text": text, "gold": task.decoding.gold_cell(example)}
+                | cells(task.labelling.for_prediction(example), own, task)
+            )
+    path = tmp_path / f"predictions.{kind}"
+    for label in (None, "ner_tags"):  # of a training on CoNLL, and on lists
+        layout = find_layout(path, ColumnsConfig(), "tagging", TASKS, ("text",), label)
+        examples = read_examples(path, layout, ColumnsConfig())
+        assert [(x.units, x.label) for x in examples] == [sentence] * 3
+
+
+def test_labels_of_whole_texts_are_no_tags(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\n好\tB\n我 在 北京\tA\n你好\tB-1\n", "utf-8")
+    assert read(path, label_column="label")[0].task is not Tagging
 
 
 @pytest.mark.parametrize("other", FILES)

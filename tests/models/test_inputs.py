@@ -116,6 +116,13 @@ def test_inputs_must_have_the_batch_size_of_the_tokens(name, shape, tiny):
         model({"token_ids": np.repeat(IDS, 2, 0), name: np.zeros(shape, "int32")})
 
 
+@pytest.mark.parametrize("name", ["segment_ids", "sequence_ids"])
+def test_arrays_of_different_sizes_are_refused_by_predict(name, encoder):
+    inputs = {"token_ids": np.repeat(IDS, 2, 0), name: np.zeros((3, 4), "int32")}
+    with pytest.raises(InputError, match=rf"{name} has the shape \(3, 4\), but token_ids \(2, 4\)"):
+        encoder.predict(inputs, verbose=0)
+
+
 REPLICAS = """
 import json
 import keras, numpy as np, tensorflow as tf

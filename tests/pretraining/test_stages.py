@@ -3,6 +3,7 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -10,9 +11,10 @@ import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.corpus.batches import pretraining_batches
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, TerminatedError
 from roformer_tf.pretraining import training_loop
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, make_stages, rows_before
+from roformer_tf.training import devices
 from roformer_tf.training.comparison import best_evaluation, read_run
 from roformer_tf.training.run_files import read_metrics
 
@@ -271,3 +273,28 @@ def test_a_later_stage_is_checked_before_the_first_begins(wrong, message, flags,
     assert message in err
     assert "Traceback" not in err
     assert not run.exists()
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory allocating 8 bytes."), 1),
+        (MemoryError(), 1),
+        (OSError(28, "No space left on device"), 1),
+        (RuntimeError("Gloo AllReduce failed: Connection reset by peer"), 75),
+    ],
+)
+def test_only_an_error_of_another_process_is_reported_as_a_lost_one(
+    error, code, tmp_path, monkeypatch
+):
+    codes = []
+    for module in (training_loop, devices):
+        monkeypatch.setattr(module, "exit_at_once", codes.append)
+    monkeypatch.setattr(training_loop.PreparedRows, "open", lambda folder: None)
+    run = SimpleNamespace(group=SimpleNamespace(count=2), folders={32: tmp_path}, output=tmp_path)
+    stage = Stage(32, 8, 1, 1e-4, 0.0, 1, start=0)
+    expected = pytest.raises(TerminatedError if code == 75 else type(error))
+    with expected as raised, training_loop._explained(run, stage):
+        raise error
+    assert codes == [code]
+    assert ("lost another process" in str(raised.value)) == (code == 75)

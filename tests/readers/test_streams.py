@@ -26,7 +26,7 @@ def test_a_stamp_depends_on_the_content_not_on_the_time(tmp_path):
     before = find_files(path)
     os.utime(path, (1, 1))
     assert find_files(path) == before
-    assert find_files(f"file://{path}")[0].stamp == before[0].stamp
+    assert find_files(f"file://{path}") == before  # one file, however it is named
     path.write_bytes(b"one\nTwo\n")
     assert find_files(path)[0].stamp != before[0].stamp
 

@@ -237,7 +237,10 @@ def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
         (["--documents", "DOCUMENTS"], "give --queries"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--delete", "x"], "needs --index"),
         (["--index", "NOWHERE", "--delete", "x"], "is no index"),
-        (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"], "cannot read"),
+        (
+            ["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"],
+            "--where is 'year >'",
+        ),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "yaer > 1"], "has: id."),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
         (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),

@@ -269,6 +269,33 @@ def test_no_interval_has_zero_width(labelled_set):
                 assert ends is None or ends[0] <= figures[name] <= ends[1]
 
 
+def labels_and_guesses(labels, each, rng, accuracy=0.7):
+    """Return gold labels, `each` of every label, and guesses; wrong ones are any other label."""
+    gold = np.repeat(np.arange(labels), each)
+    wrong = (gold + rng.integers(1, labels, len(gold))) % labels
+    guesses = np.where(rng.random(len(gold)) < accuracy, gold, wrong)
+    return list(map(str, gold)), unscored(map(str, guesses))
+
+
+def test_the_interval_of_macro_f1_covers_the_true_value_or_is_absent():
+    """Guesses are right at the same rate for each label, so precision and recall have that rate."""
+    rng, covered, runs = np.random.default_rng(0), 0, 50
+    task = Classification(labels=tuple(map(str, range(100))))
+    for _ in range(runs):
+        gold, guesses = labels_and_guesses(100, 10, rng)
+        low, high = task.metrics.intervals(gold, guesses)["macro_f1"]
+        covered += low <= 0.7 <= high
+        assert low <= task.metrics.compute(gold, guesses)["macro_f1"] <= high
+    assert covered >= 0.8 * runs
+    gold, guesses = labels_and_guesses(100, 9, rng)
+    ends = task.metrics.intervals(gold, guesses)
+    assert ends["macro_f1"] is None
+    assert ends["accuracy"] is not None
+    assert str(task.metrics.reason(metrics.MACRO_F1, gold, True)).startswith(
+        "there are too few examples"
+    )
+
+
 def test_resampling_is_stratified_by_label():
     """Resampling is stratified, so a rare label is in every sample."""
     task = Classification(labels=("a", "b"))

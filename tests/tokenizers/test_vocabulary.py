@@ -187,3 +187,14 @@ def test_a_built_vocabulary_has_few_unknown_tokens(tmp_path, tokenization):
     ids = [number for text in texts for number in tokenizer.ids_and_words(text)[0]]
     assert ids.count(tokenizer.unk_id) < 0.005 * len(ids)
     assert tokenizer.unk_id not in tokenizer.encode("zq9x7")[0]
+
+
+def test_a_tokenizer_json_with_other_ids_than_vocab_txt_is_refused(tmp_path):
+    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "天", "气"]
+    RoFormerTokenizer({token: i for i, token in enumerate(tokens)}, "char").save_pretrained(
+        tmp_path
+    )
+    assert RoFormerTokenizer.from_pretrained(tmp_path).vocabulary["气"] == 6
+    (tmp_path / "vocab.txt").write_text("\n".join([*tokens[:5], "气", "天"]), "utf-8")
+    with pytest.raises(InputError, match=r"tokenizer.json next to it have different ids of '天'"):
+        RoFormerTokenizer.from_pretrained(tmp_path)

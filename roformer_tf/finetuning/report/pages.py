@@ -21,6 +21,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import CHOSEN
 from roformer_tf.templates import cut_font, data_url, environment, markdown
 from roformer_tf.training import plots
 from roformer_tf.training.run_files import file_name, plain
@@ -185,9 +186,10 @@ def lexical_note(report: Report, _: Translator) -> str:
         )
     return _(
         "Lexical features: the predictions are combined with those of {name}. The weight of these "
-        "is {weight:.0%}, chosen on the validation set.",
+        "is {weight:.0%}{chosen}.",
         name=figures.baseline_name(report["lexical"], _),
         weight=report["lexical"]["weight"],
+        chosen=_(CHOSEN[report.get("method", {}).get("cross_validated", False)]),
     )
 
 

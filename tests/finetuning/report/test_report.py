@@ -407,7 +407,8 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written_report
 
 
 def test_the_training_tables_are_right_in_each_cell(counted_run, written_report):
-    _, tables, _ = written_report
+    _, tables, read = written_report
+    assert "Of the 4 runs, this is the one whose weights are kept." in read["report.md"]
     assert tables["Training"] == [
         [
             ["epoch", "step", "accuracy, validation set", "macro F1, validation set"],
