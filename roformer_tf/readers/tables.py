@@ -77,6 +77,8 @@ class Top(NamedTuple):
     """Number of rows at the beginning that are no part of the table, such as a title."""
     has_header: bool = False
     """Whether the next row names the columns."""
+    is_repeated: bool = False
+    """Whether the row after it names them again, such as in another language."""
 
 
 # Detects the rows above the examples from the first rows that are not blank.
@@ -194,9 +196,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     # Remarks next to a sheet are no part of it. Where most rows are longer, the header is doubtful.
     longer = sum(len(record.cells) > len(columns) for record in readable)
     end = len(columns) if pad and 2 * longer < len(readable) else None
+    headers = [r.cells for r in readable[top.titles :][: top.has_header + top.is_repeated]]
     rest = (
-        r._replace(problem="repeats the header")  # where files were joined
-        if top.has_header and r.cells == first.cells
+        r._replace(problem="repeats the header")  # also where files were joined
+        if r.cells in headers
         else r._replace(cells=r.cells[:end])
         for r in chain(start, records)
     )

@@ -36,6 +36,10 @@ def as_lines(*rows, delimiter="\t"):
     return "".join(delimiter.join(row) + "\n" for row in rows)
 
 
+def with_ids(rows):
+    return [(text, str(number), label) for number, (text, label) in enumerate(rows)]
+
+
 def as_xlsx(*rows, merge=(), before=()):
     """Return a workbook: `rows` in its last sheet, `merge`d ranges, other sheets `before` it."""
     book = openpyxl.Workbook()
@@ -151,6 +155,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         "",
     ),
     "joined.csv": (as_csv(HEAD, *ROWS, HEAD, *ROWS), *HEAD, "", [*ROWS, *ROWS]),
+    "two_headers.csv": (
+        as_csv(("text", "id", "label"), ("评论内容", "编号", "标签"), *with_ids(ROWS)),
+        "text",
+        "label",
+        "",
+    ),
     "remarks.xlsx": (
         as_xlsx(HEAD, *ROWS[:3], (*ROWS[3], "", "标注员：再看看"), *ROWS[4:]),
         *HEAD,
@@ -392,6 +402,7 @@ SKIPPED = {  # parts of the report of skipped rows
     "open_quote.csv": ["1 of 11 rows skipped", "open_quote.csv:6 breaks the rules of quoting"],
     "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
     "joined.csv": ["joined.csv:12 repeats the header"],
+    "two_headers.csv": ["two_headers.csv:2 repeats the header"],
 }
 
 

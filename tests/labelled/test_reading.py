@@ -708,6 +708,7 @@ def test_a_line_break_in_an_unquoted_tsv_gives_a_clear_error(write):
 
 
 TEXT = st.text(st.characters(exclude_characters="\0", codec="utf-8"), min_size=1).filter(str.strip)
+TEXT = TEXT.filter(lambda text: not text.startswith(("'", '="')))  # a guard of Excel is removed
 LABEL = TEXT.map(str.strip).filter(lambda label: label.casefold() != "nan")  # among numbers
 
 
