@@ -6,6 +6,7 @@ text,label
 A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs of it.
 """
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,8 @@ from roformer_tf.translation import Message, either
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
 # The column with the labels of the data in predictions.tsv of a run.
 GOLD = "gold"
+# A tag of a cell with several.
+_TAG = re.compile(r"""[^\s,，|\x02'"\[\]]+""")
 
 
 class Layout(NamedTuple):
@@ -149,9 +152,9 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout
-        # One tag in a cell, as in CoNLL, or those of a text.
+        # One tag in a cell, as in CoNLL, or those of a text: O O, O,O, ['O', 'O'] or PaddleNLP's.
         last = (str(row.get(table.columns[-1])) for row in sample.rows[:100])
-        tags = " ".join(last).split()
+        tags = _TAG.findall(" ".join(last))
         if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
             raise no_units(path, chosen or _units_task(path, None, tasks))
     return _labels_layout(sample, columns, chosen, tasks)
