@@ -362,7 +362,9 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
                 # １ and 1, A and a, 1 and 1.0 have the same key.
                 text = unicodedata.normalize("NFKC", name).casefold()
                 number = to_number(text)
-                spellings.setdefault(text if number is None else f"{number:g}", set()).add(name)
+                # All digits: 50008090 and 50008091 are two codes.
+                key = text if number is None else repr(number)
+                spellings.setdefault(key, set()).add(name)
     several = sorted(sorted(names) for names in spellings.values() if len(names) > 1)
     if not several:
         return ""

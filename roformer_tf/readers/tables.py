@@ -325,12 +325,13 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     if {"prompt", "result_list"} <= columns.keys():
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
-    # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}
-    cells = start[0].cells.values() if kind == "json" else ()
-    if cells and all(isinstance(cell, dict) and next(iter(cell), "").isdecimal() for cell in cells):
+    # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}, or {"columns": …, "data": …}
+    cells = start[0].cells if kind == "json" else {}
+    of_objects = bool(cells) and all(isinstance(cell, dict) for cell in cells.values())
+    if of_objects or {"columns", "data"} <= cells.keys() or {"schema", "data"} <= cells.keys():
         raise InputError(
-            f"{path} has an object for each column, as pandas writes by default. Write it with "
-            "to_json(path, orient='records')."
+            f"{path} is one object, as pandas writes by default, not an array of objects. Write it "
+            "with to_json(path, orient='records')."
         )
     return Table(path, tuple(columns), True, rows(), notes=notes)
 

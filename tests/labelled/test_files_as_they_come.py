@@ -679,11 +679,19 @@ REJECTED = {
     ),
     "pandas.json": (
         json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),
-        ["has an object for each column", "orient='records'"],
+        ["is one object", "orient='records'"],
     ),
     "part_of_pandas.json": (  # the index begins with another number in a part of a frame
         json.dumps({"评论": dict(enumerate(GOOD, 90)), "情感": dict(enumerate(BAD, 90))}),
-        ["has an object for each column", "orient='records'"],
+        ["is one object", "orient='records'"],
+    ),
+    "index_of_pandas.json": (
+        json.dumps({n: dict(zip(HEAD, row, strict=True)) for n, row in enumerate(ROWS)}),
+        ["is one object", "orient='records'"],
+    ),
+    "split_of_pandas.json": (
+        json.dumps({"columns": HEAD, "index": [*range(len(ROWS))], "data": ROWS}),
+        ["is one object", "orient='records'"],
     ),
     "one_column.csv": (as_csv(HEAD, *ROWS, delimiter="|"), ["has one column", "评论内容|情感"]),
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
@@ -757,3 +765,9 @@ def test_labels_that_differ_only_in_spelling_are_reported(write):
         "differ in spelling alone are different labels here: '1' and '1.0' and '１'"
         in layout.report
     )
+
+
+def test_long_codes_as_labels_do_not_differ_in_spelling_alone(write):
+    codes = {"1": "50008090", "0": "50008091"}
+    layout, _ = read(write("a.csv", as_csv(HEAD, *((a, codes[b]) for a, b in ROWS))))
+    assert "spelling" not in layout.report
