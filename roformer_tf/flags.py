@@ -334,7 +334,8 @@ def _dashed(key: Any) -> str:
 def _as_words(value: Any, kind: Any) -> list[str]:
     """A value of a YAML file as the words that would be typed for a flag of this type."""
     # Such as {news: 3, wiki: 1}. Of other flags a mapping is one word, which they refuse.
-    if isinstance(value, dict) and dict in map(get_origin, (kind, *get_args(kind))):
+    takes_pairs = any(get_origin(x) is dict for x in (kind, *get_args(kind)))
+    if isinstance(value, dict) and takes_pairs:
         value = [word for pair in value.items() for word in pair]
     return [_as_word(item) for item in value] if isinstance(value, list) else [_as_word(value)]
 

@@ -87,8 +87,9 @@ class ColumnsConfig:
         check_encoding(self.encoding)
         # A command checks its flags. A Python program may give one name, whose characters were
         # taken for names.
-        if isinstance(self.text_columns, str):
-            object.__setattr__(self, "text_columns", (self.text_columns,))
+        texts: Any = self.text_columns
+        if isinstance(texts, str):
+            object.__setattr__(self, "text_columns", (texts,))
         if self.first_line not in (choices := get_args(FirstLine)):
             raise InputError(
                 f"first_line is {self.first_line!r}, but must be one of {', '.join(choices)}."
