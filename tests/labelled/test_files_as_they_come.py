@@ -771,3 +771,16 @@ def test_long_codes_as_labels_do_not_differ_in_spelling_alone(write):
     codes = {"1": "50008090", "0": "50008091"}
     layout, _ = read(write("a.csv", as_csv(HEAD, *((a, codes[b]) for a, b in ROWS))))
     assert "spelling" not in layout.report
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_choices_in_short_exports_of_label_studio_are_labels(write, name):
+    rows = [(text, ["好", {"choices": ["好", "快"]}][n % 2]) for n, (text, _) in enumerate(ROWS)]
+    if name == "a.json":
+        content = json.dumps([{"text": a, "topics": b} for a, b in rows])
+    else:
+        cells = [(a, b if isinstance(b, str) else json.dumps(b)) for a, b in rows]
+        content = as_csv(("text", "topics"), *cells)
+    layout, examples = read(write(name, content))
+    assert layout.task.name == "multilabel"
+    assert [label for _, label in examples] == [("好",), ("好", "快")] * 5
