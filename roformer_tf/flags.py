@@ -95,7 +95,8 @@ def from_keywords(settings: Any, keywords: Mapping[str, Any]) -> Any:
     None is the default. `config` names a YAML file or a recipe, as `--config` does. Raises
     InputError for an unknown name and for wrong values, in the names of the arguments.
     """
-    known = {name.replace("-", "_"): name for name in flag_types(settings)}
+    types = flag_types(settings)
+    known = {name.replace("-", "_"): name for name in types}
     for name in keywords:
         if name not in known and name != "config":
             meant = _meant(_dashed(name), set(known.values()))
@@ -104,7 +105,7 @@ def from_keywords(settings: Any, keywords: Mapping[str, Any]) -> Any:
     for name, value in keywords.items():
         # Also an array of NumPy, such as the classes_ of an encoder of scikit-learn.
         several = isinstance(value, Iterable) and not isinstance(value, str | Mapping)
-        values = _as_words(list(value) if several else value)
+        values = _as_words(list(value) if several else value, types.get(_dashed(name)))
         if value is not None and values:
             typed[_dashed(name)] = values
     try:
@@ -321,7 +322,7 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
             )
         # BaseLoader has no null: these are its spellings. Such a key is as if it were absent.
         if value not in ("", "~", "null", [], {}):
-            typed[flag] = _as_words(value)
+            typed[flag] = _as_words(value, known[flag])
     return typed
 
 
@@ -330,9 +331,11 @@ def _dashed(key: Any) -> str:
     return str(key).replace("_", "-")
 
 
-def _as_words(value: Any) -> list[str]:
-    """A value of a YAML file as the words that would be typed."""
-    if isinstance(value, dict):  # such as {news: 3, wiki: 1}
+def _as_words(value: Any, kind: Any) -> list[str]:
+    """A value of a YAML file as the words that would be typed for a flag of this type."""
+    # Such as {news: 3, wiki: 1}. Of other flags a mapping is one word, which they refuse.
+    takes_pairs = any(get_origin(x) is dict for x in (kind, *get_args(kind)))
+    if isinstance(value, dict) and takes_pairs:
         value = [word for pair in value.items() for word in pair]
     return [_as_word(item) for item in value] if isinstance(value, list) else [_as_word(value)]
 

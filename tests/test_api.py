@@ -115,6 +115,9 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
         (rows(8, 0), {"lr": 1}, r"no setting 'lr'\. Did you mean learning_rate\?"),
         (rows(8, 0), {"epochs": "many"}, r"^epochs is many, but must be a whole number or auto\."),
         (rows(8, 0), {"folds": 1}, r"^too few folds: 1"),
+        # Not the names "a" and "A", in this order.
+        (rows(8, 0), {"label_names": {"a": "A"}}, r"^label_names has 1 different names"),
+        (rows(8, 0), {"batch_size": {"a": 8}}, r"^batch_size is a=8, but must be a whole number"),
         ([("字", None)] * 3, {}, r"train:1-3 has no label"),
         ([("字", "a"), ("字", "b")], {"task": "tagging"}, r"^train: tagging needs a label"),
         (5, {}, r"^train is 5\. Give the path of a file"),

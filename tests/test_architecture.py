@@ -27,7 +27,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "config": ("errors", "files"),
     "translation": (),
     "flags": ("errors", "files", "translation"),
-    "usage": ("flags",),  # help pages
+    "usage": ("flags", "terminal"),  # help pages
     "templates": ("translation",),
     "terminal": ("translation",),  # messages, progress of long tasks, tables
     "startup": (),  # how a command loads Keras and TensorFlow

@@ -1,13 +1,16 @@
 """Tables, and progress: a bar on a terminal, lines in a log file."""
 
 import io
+import os
 import re
 import sys
+from contextlib import suppress
 
 import pytest
 from tqdm import tqdm
 
 from roformer_tf import terminal
+from roformer_tf.cli import main
 from roformer_tf.terminal import Progress, printable, table
 
 
@@ -110,3 +113,14 @@ def test_a_table_fits_and_loses_no_text(width):
 
 def test_unprintable_characters_are_printed_as_escapes():
     assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"
+
+
+@pytest.mark.parametrize("words", [["finetune", "--help-all"], ["checkpoints", "list"]])
+def test_a_closed_pipe_ends_the_output_alone(words, monkeypatch):
+    """`| head -1` closes the pipe like this."""
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        with suppress(SystemExit):
+            assert main(words) == 0

@@ -35,6 +35,8 @@ SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
 _POINTER = "global_pointer/kernel"
 GENERATION_CONFIG = "generation_config.json"
 """Settings of transformers' `generate`; only a causal language model has this file."""
+# The start of what git writes instead of a large file where git-lfs is not installed.
+_LFS = b"version https://git-lfs"
 
 _DTYPES = {
     "F64": np.dtype("float64"),
@@ -181,7 +183,13 @@ def _tensors(path: Path) -> LazyArrays:
         except (SafetensorError, OSError) as error:
             if path.is_file():
                 # Raises PermissionError for a file that the library wrongly reports as missing.
-                path.open("rb").close()
+                with path.open("rb") as raw:
+                    start = raw.read(len(_LFS))
+                if start == _LFS:
+                    raise InputError(
+                        f"{path} is a pointer of Git LFS, which a clone has without git-lfs. Run "
+                        "`git lfs pull` in its folder, or download the file alone."
+                    ) from None
             raise InputError(
                 f"cannot read {path}: {error}. The file is incomplete or damaged: download it "
                 "again."

@@ -10,7 +10,7 @@ openvino   OpenVINO, on a CPU       float32, bfloat16, int8   [fast]
 
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import Literal, get_args
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError, check_packages
@@ -82,6 +82,12 @@ def choose(
     unsupported: why no graph of the model can be written, if so. lossy: whether bfloat16 may be
     taken where no precision was asked for. Raises InputError for what cannot be had.
     """
+    settings = (("engine", engine, Engine), ("precision", precision or "float32", Precision))
+    for name, value, kind in settings:  # a command checks its flags, a Python program does not
+        if value not in get_args(kind):
+            raise InputError(
+                f"{name} is {value!r}, but must be one of {', '.join(get_args(kind))}."
+            )
     native = precision in (None, "bfloat16") and multiplies_bfloat16()
     note = ""
     if precision == "bfloat16" and not native and engine != "keras":

@@ -15,6 +15,7 @@ from roformer_tf.models.rows import BATCH_SIZE, check_finite, masked_logits
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
+from roformer_tf.translation import Message
 
 # The mask token, in texts of this module alone; every tokenizer call takes it for plain text.
 MASK = "[MASK]"
@@ -141,7 +142,13 @@ def check_fills_masks(opened: OpenedModel) -> None:
 
 def _check(text: str) -> None:
     if MASK not in text:
-        raise InputError(f"there is no {MASK} in {text!r}. Put one where a token is missing.")
+        raise InputError(
+            Message(
+                "there is no {mask} in {text!r}. Put one where a token is missing.",
+                mask=MASK,
+                text=text,
+            )
+        )
 
 
 def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:

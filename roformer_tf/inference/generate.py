@@ -12,7 +12,7 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import Progress, until_pipe_closes
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
@@ -129,9 +129,10 @@ def generate(config: GenerateConfig) -> None:
         elif config.stream:
             _stream(model, texts[0], config.generation)
         else:
-            for _, each in outputs:
-                for output in each:
-                    print(output.text)
+            with until_pipe_closes():
+                for _, each in outputs:
+                    for output in each:
+                        print(output.text)
     seconds = time.perf_counter() - began
     report(f"prompts: {len(texts):,}; {seconds:.1f} s, without loading.")
 

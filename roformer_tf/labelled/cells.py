@@ -78,7 +78,15 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
 
 
 def parsed(value: Any) -> Any:
-    """The list or dictionary that a text is, as JSON or pandas writes it; any other value as is."""
+    """The list or dictionary that a text is, as JSON or pandas writes it; any other value as is.
+
+    Label Studio's CSV and short JSON have {"choices": […]} for several labels: it is the list.
+    """
+    value = _parsed(value)
+    return value["choices"] if isinstance(value, dict) and [*value] == ["choices"] else value
+
+
+def _parsed(value: Any) -> Any:
     if isinstance(value, str) and (text := value.strip()).startswith(("[", "{")):
         with suppress(ValueError, RecursionError):
             return json.loads(text)

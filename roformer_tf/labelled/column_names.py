@@ -47,7 +47,7 @@ _PAIRS = _groups("""
     文本一 文本二, 句子一 句子二, 问题一 问题二
 """)
 # A text, and the name of a column with a list of texts.
-CHOICES = _groups("text choices, content candidates, question choices")
+CHOICES = _groups("text choices, content candidates, question choices, question options")
 DOCUMENTS = _groups("query documents, query passages")
 TRIPLES = _groups("a b c, text_a text_b text_c")
 # Matching texts, which need no label; the last of three does not match the first.

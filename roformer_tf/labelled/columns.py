@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled import column_names
@@ -85,6 +85,15 @@ class ColumnsConfig:
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
+        # A command checks its flags. A Python program may give one name, whose characters were
+        # taken for names.
+        texts: Any = self.text_columns
+        if isinstance(texts, str):
+            object.__setattr__(self, "text_columns", (texts,))
+        if self.first_line not in (choices := get_args(FirstLine)):
+            raise InputError(
+                f"first_line is {self.first_line!r}, but must be one of {', '.join(choices)}."
+            )
         if not self.label_separator:
             raise InputError(
                 "label_separator is empty. Give the separator between labels: ',' or ';'."

@@ -37,7 +37,11 @@ def header_finder(names: Iterable[str | None], first_line: FirstLine) -> FindTop
         if first_line == "example":
             return Top()
         titles, has_header = _find_header(rows, wanted)
-        return Top(titles, has_header or first_line == "header")
+        has_header = has_header or first_line == "header"
+        # As in `_find_header`, two names are no chance.
+        below = titles + 1
+        again = has_header and below < len(rows) and _count_names(rows, below, ()) > 1
+        return Top(titles, has_header, again)
 
     return find_top
 

@@ -6,6 +6,7 @@ text,label
 A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs of it.
 """
 
+import re
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -45,6 +46,8 @@ from roformer_tf.translation import Message, either
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
 # The column with the labels of the data in predictions.tsv of a run.
 GOLD = "gold"
+# A tag of a cell with several.
+_TAG = re.compile(r"""[^\s,，|\x02'"\[\]]+""")
 
 
 class Layout(NamedTuple):
@@ -151,9 +154,9 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout
-        # One tag in a cell, as in CoNLL, or those of a text.
+        # One tag in a cell, as in CoNLL, or those of a text: O O, O,O, ['O', 'O'] or PaddleNLP's.
         last = (str(row.get(table.columns[-1])) for row in sample.rows[:100])
-        tags = " ".join(last).split()
+        tags = _TAG.findall(" ".join(last))
         if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
             raise no_units(path, chosen or _units_task(path, None, tasks))
     return _labels_layout(sample, columns, chosen, tasks)
@@ -361,7 +364,9 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
                 # １ and 1, A and a, 1 and 1.0 have the same key.
                 text = unicodedata.normalize("NFKC", name).casefold()
                 number = to_number(text)
-                spellings.setdefault(text if number is None else f"{number:g}", set()).add(name)
+                # All digits: 50008090 and 50008091 are two codes.
+                key = text if number is None else repr(number)
+                spellings.setdefault(key, set()).add(name)
     several = sorted(sorted(names) for names in spellings.values() if len(names) > 1)
     if not several:
         return ""

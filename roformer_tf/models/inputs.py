@@ -96,6 +96,11 @@ def _check_values(name: str, x: Any, end: int | None) -> None:
         values = np.asarray(x)
     except (RuntimeError, TypeError, ValueError):  # unknown while a function is traced
         return
+    if values.dtype == object:
+        raise InputError(
+            f"{name} is a {type(x).__name__}. Give a dense array, padded with 0, as `to_tensor` of "
+            "ragged tensors makes."
+        )
     if not values.size:
         return
     least, largest = int(values.min()), int(values.max())

@@ -82,7 +82,9 @@ class TextLines:
         # A text may hold some bytes of zero, or some that do not decode; not both, and many.
         text = "" if encoding == "utf-8" else start.decode("gb18030", "replace")
         if "\0" in text and 50 * text.count("\ufffd") > len(text):
-            raise UnreadableError("is no text: unpack it, or name its --encoding, as utf-16-le")
+            raise UnreadableError(
+                "is no text: unpack it, or name its --encoding, as utf-16-le or utf-16-be"
+            )
         self.encoding = encoding
         return _consistent_lines(lines, encoding) if encoding else self._undecided(lines)
 
@@ -233,6 +235,9 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
     except UnicodeDecodeError:  # the file ends inside a character
         # By a lone surrogate `_checked` recognizes the line as damaged.
         rest += "\ud800"
+    except UnicodeError:  # of UTF-16 without a byte order mark
+        reason = f"has no byte order mark: name its --encoding as {encoding}-le or {encoding}-be"
+        raise UnreadableError(reason) from None
     if rest:
         yield _checked(rest)
 

@@ -54,6 +54,8 @@ def _rows(data: Any, name: str, unlabelled: int) -> Iterator[dict[str, Any]]:
     schema = getattr(getattr(data, "features", None), "arrow_schema", None)
     classes, width = class_names(schema), 0
     for number, row in enumerate(data, start=1):
+        if hasattr(row, "_asdict"):  # a named tuple, as of `DataFrame.itertuples`
+            row = row._asdict()
         if isinstance(row, Mapping):
             yield {str(x): class_name(_plain(y), classes.get(str(x))) for x, y in row.items()}
             continue
@@ -82,6 +84,8 @@ def _plain(value: Any) -> Any:
 
     Bytes are UTF-8; what is not becomes half of a character, which is refused as in a file.
     """
+    if hasattr(value, "numpy") and not hasattr(value, "tolist"):  # a tensor of `tf.data`
+        value = value.numpy()
     if isinstance(value, bytes):
         return value.decode("utf-8", "surrogateescape")
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy, tensors

@@ -77,6 +77,8 @@ class Top(NamedTuple):
     """Number of rows at the beginning that are no part of the table, such as a title."""
     has_header: bool = False
     """Whether the next row names the columns."""
+    is_repeated: bool = False
+    """Whether the row after it names them again, such as in another language."""
 
 
 # Detects the rows above the examples from the first rows that are not blank.
@@ -194,9 +196,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     # Remarks next to a sheet are no part of it. Where most rows are longer, the header is doubtful.
     longer = sum(len(record.cells) > len(columns) for record in readable)
     end = len(columns) if pad and 2 * longer < len(readable) else None
+    headers = [r.cells for r in readable[top.titles :][: top.has_header + top.is_repeated]]
     rest = (
-        r._replace(problem="repeats the header")  # where files were joined
-        if top.has_header and r.cells == first.cells
+        r._replace(problem="repeats the header")  # also where files were joined
+        if r.cells in headers
         else r._replace(cells=r.cells[:end])
         for r in chain(start, records)
     )
@@ -322,12 +325,13 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     if {"prompt", "result_list"} <= columns.keys():
         advice = "Give the export of doccano or Label Studio that it was made from."
         raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
-    # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}
-    cells = start[0].cells.values() if kind == "json" else ()
-    if cells and all(isinstance(cell, dict) and next(iter(cell), "").isdecimal() for cell in cells):
+    # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}, or {"columns": …, "data": …}
+    cells = start[0].cells if kind == "json" else {}
+    of_objects = bool(cells) and all(isinstance(cell, dict) for cell in cells.values())
+    if of_objects or {"columns", "data"} <= cells.keys() or {"schema", "data"} <= cells.keys():
         raise InputError(
-            f"{path} has an object for each column, as pandas writes by default. Write it with "
-            "to_json(path, orient='records')."
+            f"{path} is one object, as pandas writes by default, not an array of objects. Write it "
+            "with to_json(path, orient='records')."
         )
     return Table(path, tuple(columns), True, rows(), notes=notes)
 

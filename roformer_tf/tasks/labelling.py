@@ -241,11 +241,15 @@ class Labelling(Part):
         except (KeyError, TypeError):  # TypeError: a list or dictionary, which is no label
             labels = self.task.labels
             known = printable(", ".join(labels[:10])) + ("…" if len(labels) > 10 else "")
-            raise InputError(
-                f"{example.source_line}: the label {label!r} does not occur in the training data, "
-                f"which has {known}. Correct it, name the right column by --label-column, or train "
-                "on examples of it."
-            ) from None
+            message = Message(
+                "{line}: the label {label!r} does not occur in the training data, which has "
+                "{known}. Correct it, name the right column by --label-column, or train on "
+                "examples of it.",
+                line=example.source_line,
+                label=label,
+                known=known,
+            )
+            raise InputError(message) from None
 
 
 def teacher_weights(examples: np.ndarray, labelled: int) -> np.ndarray:

@@ -72,6 +72,13 @@ def test_a_truncated_file_is_refused(size, unpacked):
         dict(read_tensors(path))
 
 
+def test_a_pointer_of_git_lfs_is_no_broken_download(tmp_path):
+    path = tmp_path / "model.safetensors"
+    path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 90\n", "utf-8")
+    with pytest.raises(InputError, match=r"model\.safetensors is a pointer .*`git lfs pull`"):
+        dict(read_tensors(path))
+
+
 @pytest.mark.parametrize("dtype", ["float16", ml_dtypes.bfloat16, "float64"])
 def test_other_precisions_are_read_unchanged(dtype, unpacked):
     path = unpacked("hf_char") / "model.safetensors"

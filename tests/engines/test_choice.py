@@ -94,3 +94,10 @@ def test_an_unavailable_engine_is_reported(machine, engine, precision, message):
     machine(*installed, native=True)
     with pytest.raises(InputError, match=message):
         choose(engine, precision)
+
+
+@pytest.mark.parametrize("settings", [{"engine": "torch"}, {"precision": "float16"}])
+def test_unknown_names_are_refused(settings):
+    ((name, value),) = settings.items()
+    with pytest.raises(InputError, match=f"{name} is '{value}', but must be one of .*(int8|keras)"):
+        choose(**settings)

@@ -36,6 +36,10 @@ def as_lines(*rows, delimiter="\t"):
     return "".join(delimiter.join(row) + "\n" for row in rows)
 
 
+def with_ids(rows):
+    return [(text, str(number), label) for number, (text, label) in enumerate(rows)]
+
+
 def as_xlsx(*rows, merge=(), before=()):
     """Return a workbook: `rows` in its last sheet, `merge`d ranges, other sheets `before` it."""
     book = openpyxl.Workbook()
@@ -151,6 +155,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         "",
     ),
     "joined.csv": (as_csv(HEAD, *ROWS, HEAD, *ROWS), *HEAD, "", [*ROWS, *ROWS]),
+    "two_headers.csv": (
+        as_csv(("text", "id", "label"), ("评论内容", "编号", "标签"), *with_ids(ROWS)),
+        "text",
+        "label",
+        "",
+    ),
     "remarks.xlsx": (
         as_xlsx(HEAD, *ROWS[:3], (*ROWS[3], "", "标注员：再看看"), *ROWS[4:]),
         *HEAD,
@@ -392,6 +402,7 @@ SKIPPED = {  # parts of the report of skipped rows
     "open_quote.csv": ["1 of 11 rows skipped", "open_quote.csv:6 breaks the rules of quoting"],
     "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
     "joined.csv": ["joined.csv:12 repeats the header"],
+    "two_headers.csv": ["two_headers.csv:2 repeats the header"],
 }
 
 
@@ -668,11 +679,19 @@ REJECTED = {
     ),
     "pandas.json": (
         json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),
-        ["has an object for each column", "orient='records'"],
+        ["is one object", "orient='records'"],
     ),
     "part_of_pandas.json": (  # the index begins with another number in a part of a frame
         json.dumps({"评论": dict(enumerate(GOOD, 90)), "情感": dict(enumerate(BAD, 90))}),
-        ["has an object for each column", "orient='records'"],
+        ["is one object", "orient='records'"],
+    ),
+    "index_of_pandas.json": (
+        json.dumps({n: dict(zip(HEAD, row, strict=True)) for n, row in enumerate(ROWS)}),
+        ["is one object", "orient='records'"],
+    ),
+    "split_of_pandas.json": (
+        json.dumps({"columns": HEAD, "index": [*range(len(ROWS))], "data": ROWS}),
+        ["is one object", "orient='records'"],
     ),
     "one_column.csv": (as_csv(HEAD, *ROWS, delimiter="|"), ["has one column", "评论内容|情感"]),
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
@@ -746,3 +765,22 @@ def test_labels_that_differ_only_in_spelling_are_reported(write):
         "differ in spelling alone are different labels here: '1' and '1.0' and '１'"
         in layout.report
     )
+
+
+def test_long_codes_as_labels_do_not_differ_in_spelling_alone(write):
+    codes = {"1": "50008090", "0": "50008091"}
+    layout, _ = read(write("a.csv", as_csv(HEAD, *((a, codes[b]) for a, b in ROWS))))
+    assert "spelling" not in layout.report
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv"])
+def test_choices_in_short_exports_of_label_studio_are_labels(write, name):
+    rows = [(text, ["好", {"choices": ["好", "快"]}][n % 2]) for n, (text, _) in enumerate(ROWS)]
+    if name == "a.json":
+        content = json.dumps([{"text": a, "topics": b} for a, b in rows])
+    else:
+        cells = [(a, b if isinstance(b, str) else json.dumps(b)) for a, b in rows]
+        content = as_csv(("text", "topics"), *cells)
+    layout, examples = read(write(name, content))
+    assert layout.task.name == "multilabel"
+    assert [label for _, label in examples] == [("好",), ("好", "快")] * 5

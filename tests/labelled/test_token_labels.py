@@ -345,3 +345,13 @@ def test_raw_text_is_split_into_units(tmp_path):
         open_texts_to_predict(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples
     )
     assert actual == [Example(("北京",), None, f"{path}:1", ("北", "京"))]
+
+
+@pytest.mark.parametrize("separator", [" ", ",", "|", "\x02", "', '"])
+def test_tags_of_a_text_in_one_cell_are_no_labels(tmp_path, separator):
+    rows = [(text, separator.join(NAMES[i] for i in tags)) for text, tags in SENTENCES * 3]
+    rows = [(text, f"['{tags}']" if separator == "', '" else tags) for text, tags in rows]
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in rows), "utf-8")
+    with pytest.raises(InputError, match=r"Give a \.conll file"):
+        read(path)

@@ -7,6 +7,7 @@ import sys
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from roformer_tf import (
     InputError,
@@ -50,6 +51,8 @@ WRONG = {
     "three axes": ({"token_ids": IDS[None]}, r"shape \(1, 1, 4\)"),
     "two lengths": ({"token_ids": IDS, "segment_ids": IDS[:, :2] * 0}, r"\(1, 2\).*\(1, 4\)"),
     "ragged": ({"token_ids": [[2, 3], [2]]}, "different lengths"),
+    "ragged tensor": ({"token_ids": tf.ragged.constant([[2, 3], [2]])}, r"is a Ragged.*0, as `to_"),
+    "sparse tensor": ({"token_ids": tf.sparse.from_dense(IDS)}, r"is a Sparse.* dense array"),
 }
 
 

@@ -188,3 +188,9 @@ def test_a_cr_does_not_end_a_line_if_others_end_in_lf(tmp_path, text):
     path = tmp_path / "a.txt"
     path.write_bytes(text.encode())
     assert "".join(text_lines(path)) == text
+
+
+@pytest.mark.parametrize("codec", ["utf-16-le", "utf-16-be"])
+def test_utf_16_without_a_byte_order_mark_names_the_encodings_to_give(codec, tmp_path):
+    with pytest.raises(InputError, match=r"byte order mark: .* as utf-16-le or utf-16-be"):
+        lines_of(tmp_path / "a.txt", NEWS.encode(codec), "utf-16")

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+from collections import namedtuple
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,6 +82,30 @@ def test_the_last_cell_of_a_tuple_is_the_label(cells, columns):
     count = len(columns)
     assert list(json.loads(json_lines([cells], "train", unlabelled=count))) == numbers
     assert list(json.loads(json_lines([cells], "train", unlabelled=count - 1))) == columns
+
+
+class Tensor:
+    """The part of TensorFlow's tensor that is used; it has no `tolist`."""
+
+    def __init__(self, value):
+        self._value = value
+
+    def numpy(self):
+        return self._value
+
+
+def test_rows_of_tf_data_are_its_texts_and_numbers():
+    texts = np.array(["很好".encode(), "太吵".encode()], dtype=object)
+    assert json_lines([(Tensor("很好".encode()), Tensor(np.int32(1)))], "train") == (
+        '{"text": "很好", "label": 1}\n'
+    )
+    assert json_lines([{"tokens": Tensor(texts)}], "train") == '{"tokens": ["很好", "太吵"]}\n'
+
+
+def test_named_tuples_have_the_columns_that_they_name():
+    # As of `DataFrame.itertuples`, whose first cell is the index.
+    row = namedtuple("Pandas", "Index label text")(0, "good", "很好")
+    assert json_lines([row], "train") == '{"Index": 0, "label": "good", "text": "很好"}\n'
 
 
 def test_values_are_converted_to_json():
