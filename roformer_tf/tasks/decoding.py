@@ -18,6 +18,7 @@ from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.losses import Tensor
+from roformer_tf.tasks.parts import Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
@@ -26,7 +27,6 @@ from roformer_tf.tasks.probabilities import (
     shortest,
     softmax,
 )
-from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
 from roformer_tf.top_k import top_k
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from roformer_tf.labelled.text_sides import EncodedSides, Positives
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.task_settings import Prediction
+from roformer_tf.tasks.parts import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
