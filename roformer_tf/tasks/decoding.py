@@ -91,12 +91,6 @@ class Decoding(Part):
         """The task with those arrays of a checkpoint that decoding depends on."""
         return self.task
 
-    def with_weights(self, model: Any) -> Any:
-        """The task with the weights of a model that decoding depends on."""
-        if not hasattr(model, "named_variables"):  # an exported graph shows no weights
-            return self.task
-        return self.with_arrays(model.named_variables())
-
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with what is chosen on the validation set, such as thresholds."""
         return self.task

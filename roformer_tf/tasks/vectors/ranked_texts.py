@@ -146,7 +146,7 @@ class DifferentTexts:
         return Prediction(label, np.array([scores[own]], np.float32))
 
 
-def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:
+def unit(row_vectors: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Vectors of sequences → (sequences, H) float32 of length 1; a vector of 0 stays 0."""
     vectors = np.asarray(row_vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
