@@ -77,11 +77,12 @@ class Trainer:
         fresh = self.initial.model(self.task)
         wrapper = self._wrapped(fresh)
         if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
-            wrapper.compile(
-                make_finetune_optimizer(optimizer, wrapper, batches),
-                self._loss(),
-                jit_compile=choose_jit(),
-            )
+            loss = None
+            if not isinstance(wrapper, BatchTraining):  # which computes that of a whole batch
+                targets = [self.task.labelling.target(example) for example in self.train]
+                loss = TaskLoss(self.task, self.loss, targets)
+            rule = make_finetune_optimizer(optimizer, wrapper, batches)
+            wrapper.compile(rule, loss, jit_compile=choose_jit())
             self.compiled = fresh, wrapper
             return self.compiled
         _, compiled = self.compiled
@@ -99,13 +100,6 @@ class Trainer:
         if self.task.separate_texts:
             return VectorTraining(model, self.task, self.micro_batches)
         return AdversarialModel(model, self.loss.fgm) if self.loss.fgm else model
-
-    def _loss(self) -> "TaskLoss | None":
-        """The loss of sequences; None if the wrapper computes the loss of a whole batch."""
-        if self.task.separate_texts or self.task.compares:
-            return None
-        targets = [self.task.labelling.target(example) for example in self.train]
-        return TaskLoss(self.task, self.loss, targets)
 
 
 def check_loss(task: Task, config: LossConfig) -> None:
