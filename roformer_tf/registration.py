@@ -28,7 +28,6 @@ CLASSES = {
     "RoFormerSelfAttention": "layers.self_attention",
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
-    "TaskLoss": "finetuning.trainer",
     "WarmupDecay": "training.optimizers",
 }
 """Name in `.keras` files, after "roformer_tf>" → module. The class in it has the same name."""

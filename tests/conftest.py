@@ -129,16 +129,21 @@ def _keep_kernels():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def original_automatic():
+def original_choose():
     """Make `--engine auto` use float32 even on a CPU with bfloat16. Yield the original function.
 
     Tests compare outputs to the last digit. Tests of bfloat16 use the original.
     """
-    from roformer_tf.engines import choice
+    from roformer_tf.inference import opening
 
-    original = choice._automatic
+    original = opening.choose
+
+    def choose(engine, precision, *, unsupported, lossy):
+        lossy = lossy and engine != "auto"
+        return original(engine, precision, unsupported=unsupported, lossy=lossy)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "_automatic", lambda engine, _, *rest: original(engine, False, *rest))
+        patch.setattr(opening, "choose", choose)
         yield original
 
 

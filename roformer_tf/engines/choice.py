@@ -88,42 +88,28 @@ def choose(
             raise InputError(
                 f"{name} is {value!r}, but must be one of {', '.join(get_args(kind))}."
             )
+    note, is_auto = "", engine == "auto"
     native = precision in (None, "bfloat16") and multiplies_bfloat16()
-    note = ""
     if precision == "bfloat16" and not native and engine != "keras":
         precision, note = "float32", NO_BFLOAT16
-    if engine == "auto":
-        return _automatic(precision, native and lossy, unsupported, note)
-    if engine != "keras" and unsupported:
-        raise InputError(f"--engine {engine} cannot run this model: {unsupported}. Omit --engine.")
-    chosen = precision or "float32"
-    if engine == "openvino" and precision is None and native and lossy:
-        chosen, note = "bfloat16", LOSSY
-    _check(engine, chosen)
-    return Choice(engine, chosen, note)
-
-
-def _automatic(precision: Precision | None, lossy: bool, unsupported: str, note: str) -> Choice:
-    """The choice of `--engine auto`."""
-    if unsupported or has_accelerator():
+    if is_auto and (unsupported or has_accelerator()):
         if precision == "int8":
             reason = unsupported or "int8 is for CPUs, and there is an accelerator"
             raise InputError(f"int8 is not possible: {reason}. Give --engine onnx, or float32.")
         note = f"Keras is used: {unsupported}." if unsupported else note
         return Choice("keras", precision or "float32", note)
-    if lossy and precision is None and installed("openvino"):
-        return Choice("openvino", "bfloat16", LOSSY)
+    if engine != "keras" and unsupported:
+        raise InputError(f"--engine {engine} cannot run this model: {unsupported}. Omit --engine.")
+    may_be_openvino = engine == "openvino" or (is_auto and installed("openvino"))
+    if precision is None and native and lossy and may_be_openvino:
+        engine, precision, note = "openvino", "bfloat16", LOSSY
     precision = precision or "float32"
-    engine: Engine = next(filter(installed, FASTEST[precision]), "onnx")
-    _check(engine, precision)
-    return Choice(engine, precision, note)
-
-
-def _check(engine: Engine, precision: Precision) -> None:
-    """Raise InputError where an engine lacks a precision, or its packages."""
+    if engine == "auto":
+        engine = next(filter(installed, FASTEST[precision]), "onnx")
     if engine not in FASTEST[precision]:
         raise InputError(
             f"--engine {engine} has no {precision} on a CPU. Engines with it: "
             f"{', '.join(FASTEST[precision])}."
         )
     check_installed(f"--engine {engine}", engine)
+    return Choice(engine, precision, note)

@@ -83,9 +83,7 @@ def _of_task(opened: OpenedModel, to: Format) -> Exportable:
             f"{opened.name} is a multiple choice of transformers, which export does not support. "
             "Serve or load the folder itself."
         )
-    model = finetuned.model
-    # Decoding needs some weights that a graph does not hold.
-    task = finetuned.task.decoding.with_weights(model)
+    model, task = finetuned.model, finetuned.task
     outputs = partial(task_outputs, model, task)
     network = opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
     tokenizer = finetuned.tokenizer.replaced(units=task.units)

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import keras
 import numpy as np
@@ -23,9 +22,6 @@ from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.optimizers import make_finetune_optimizer, may_restart, restart
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.training.training_model import WeightedMeanLoss
-
-# Fields of `LossConfig` that change how a loss is computed.
-SETTINGS = ("label_smoothing", "focal", "r_drop")
 
 
 @dataclass(frozen=True)
@@ -81,11 +77,12 @@ class Trainer:
         fresh = self.initial.model(self.task)
         wrapper = self._wrapped(fresh)
         if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
-            wrapper.compile(
-                make_finetune_optimizer(optimizer, wrapper, batches),
-                self._loss(),
-                jit_compile=choose_jit(),
-            )
+            loss = None
+            if not isinstance(wrapper, BatchTraining):  # which computes that of a whole batch
+                targets = [self.task.labelling.target(example) for example in self.train]
+                loss = TaskLoss(self.task, self.loss, targets)
+            rule = make_finetune_optimizer(optimizer, wrapper, batches)
+            wrapper.compile(rule, loss, jit_compile=choose_jit())
             self.compiled = fresh, wrapper
             return self.compiled
         _, compiled = self.compiled
@@ -104,24 +101,6 @@ class Trainer:
             return VectorTraining(model, self.task, self.micro_batches)
         return AdversarialModel(model, self.loss.fgm) if self.loss.fgm else model
 
-    def _loss(self) -> "TaskLoss | None":
-        """The loss of sequences; None if the wrapper computes the loss of a whole batch."""
-        if self.task.separate_texts or self.task.compares:
-            return None
-        targets = [self.task.labelling.target(example) for example in self.train]
-        return make_loss(self.task, self.loss, targets)
-
-
-def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
-    """The loss of a task. Balanced weights are counted in `targets`, one for each example."""
-    return TaskLoss(
-        task.name,
-        **{name: getattr(config, name) for name in SETTINGS},
-        class_weights=task.objective.class_weights(targets).tolist() if config.balanced else None,
-        crf=task.crf,
-        taught=config.teacher is not None,
-    )
-
 
 def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that has no effect, or not the one that its name promises."""
@@ -139,7 +118,6 @@ def check_loss(task: Task, config: LossConfig) -> None:
         )
 
 
-@keras.saving.register_keras_serializable(package="roformer_tf")
 class TaskLoss(WeightedMeanLoss):
     """The mean of a task's losses over the weights of the whole batch, float32.
 
@@ -153,50 +131,32 @@ class TaskLoss(WeightedMeanLoss):
 
     which is half of equation 4 in arXiv 2106.14448: that adds the two cross-entropies.
 
-    With `crf` the model returns the losses of its tokens instead of logits. With `taught` targets
-    also hold what a teacher predicts and a weight w: see `TrainingObjective.taught_losses`. Then
+    With a conditional random field the model returns the losses of its tokens instead of logits.
+    With a teacher, targets also hold what it predicts and a weight w: see
+    `TrainingObjective.taught_losses`. Then
 
         loss = (1 − w) · the task's loss + w · T² · KL(teacher‖model) at the temperature T
 
     or, for spans, the loss of the teacher's spans in place of the divergence.
     """
 
-    def __init__(
-        self,
-        task: str,
-        *,
-        class_weights: list[Any] | None = None,
-        crf: bool = False,
-        taught: bool = False,
-        **settings: float,
-    ) -> None:
-        """settings: those of `SETTINGS` that differ from their defaults."""
+    def __init__(self, task: Task, config: LossConfig, targets: Sequence[np.ndarray] = ()) -> None:
+        """targets: one for each training example; balanced class weights are counted in them."""
         super().__init__("task_loss")
-        self.task, self.crf, self.class_weights = task, crf, class_weights
-        self.taught = taught
-        self.settings = LossConfig(**settings)  # type: ignore[arg-type]
+        self.task, self.config = task, config
+        self.class_weights = task.objective.class_weights(targets) if config.balanced else None
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Loss of each sequence (B,) or token (B, T)."""
         logits = ops.cast(y_pred, "float32")
-        if self.crf:
+        if self.task.crf:
             return logits
-        objective = TASKS[self.task].objective
-        compute = objective.taught_losses if self.taught else objective.losses
-        losses = compute(y_true, logits, self.settings, self.class_weights)
-        if not self.settings.r_drop:
+        objective = self.task.objective
+        compute = objective.taught_losses if self.config.teacher else objective.losses
+        losses = compute(y_true, logits, self.config, self.class_weights)
+        if not self.config.r_drop:
             return losses
         # (B/2, …) each: the second half has the same sequences under another dropout.
         half = ops.shape(logits)[0] // 2
         divergence = objective.divergence(logits[:half], logits[half:])
-        return losses + self.settings.r_drop / 4 * ops.concatenate([divergence, divergence])
-
-    def get_config(self) -> dict[str, Any]:
-        """The arguments, for Keras' serialization."""
-        return {
-            "task": self.task,
-            **{name: getattr(self.settings, name) for name in SETTINGS},
-            "class_weights": self.class_weights,
-            "crf": self.crf,
-            "taught": self.taught,
-        }
+        return losses + self.config.r_drop / 4 * ops.concatenate([divergence, divergence])

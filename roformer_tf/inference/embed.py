@@ -25,6 +25,7 @@ from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.readers.records import chunks
+from roformer_tf.tasks.vectors.ranked_texts import unit
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
@@ -32,8 +33,6 @@ from roformer_tf.translation import Message
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForSentenceSimilarity
 
-# Norm below which a vector is not normalized.
-SHORTEST = 1e-12
 # The vectors of each pooling, in words.
 DESCRIPTIONS = {
     "pooler": Message("of its pooler"),
@@ -162,8 +161,7 @@ class TextEmbedder:
 
     def finished(self, vectors: np.ndarray) -> np.ndarray:
         """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
-        vectors = vectors[:, : self.size]
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
+        return unit(vectors[:, : self.size])
 
     def _vectors(self, ids: list[list[int]]) -> np.ndarray:
         """The vectors of rows of ids without special tokens: (rows, D)."""

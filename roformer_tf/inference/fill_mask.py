@@ -11,7 +11,7 @@ from roformer_tf.engines.network import EACH_TOKEN
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
-from roformer_tf.models.rows import BATCH_SIZE, check_finite, masked_logits
+from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
@@ -96,9 +96,7 @@ def candidates(
     tokenizer = masked.tokenizer
     rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
     positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]
-    # By the index of a text, since batches are formed by length, not in the order of the texts.
-    by_row = dict(masked_logits(masked.model, rows, positions, masked.batch_size))
-    logits = [by_row[row] for row in range(len(rows))]
+    logits = run_rows(masked.model, rows, None, masked.batch_size, positions)
     check_finite(logits)
     allowed = _allowed(tokenizer, logits[0].shape[1] if texts else 0)
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]

@@ -387,4 +387,6 @@ def predict_encoded(
     """
     logits = task.decoding.run(model, encoded, batch_size)
     check_finite(logits)  # else the likeliest label would be the first one
-    return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)
+    if hasattr(model, "named_variables"):  # a graph shows no weights
+        task = task.decoding.with_arrays(model.named_variables())
+    return task.decoding.read_rows(logits, encoded)

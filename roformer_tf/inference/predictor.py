@@ -209,8 +209,7 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...]) -> Predictor:
             for number, example in enumerate(texts)
         ]
         predictions = finetuned.predict(examples)
-        as_json = map(task.decoding.as_json, examples, predictions)
-        return [{key: _plain(x) for key, x in each.items()} for each in as_json]
+        return list(map(task.decoding.as_json, examples, predictions))
 
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
@@ -272,11 +271,6 @@ def _listed(value: Any) -> Any:
         return value
     is_list = isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
     return tuple(value) if is_list else value
-
-
-def _plain(value: Any) -> Any:
-    """A tuple as the list that it is in JSON."""
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:

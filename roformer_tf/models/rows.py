@@ -75,49 +75,47 @@ def run_rows(
     token_ids: Sequence[Any],
     segment_ids: Sequence[Any] | None = None,
     batch_size: int = BATCH_SIZE,
+    positions: Sequence[Ints] | None = None,
 ) -> list[np.ndarray]:
-    """The model's output for each sequence, in their order, without padding.
+    """The model's output for each sequence, in their order; arguments as of `outputs_of_rows`."""
+    outputs = dict(outputs_of_rows(model, token_ids, segment_ids, batch_size, positions))
+    return [outputs[row] for row in range(len(token_ids))]
+
+
+def outputs_of_rows(
+    model: Any,
+    token_ids: Sequence[Any],
+    segment_ids: Sequence[Any] | None = None,
+    batch_size: int = BATCH_SIZE,
+    positions: Sequence[Ints] | None = None,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The index of each sequence and the model's output for it, batch by batch, without padding.
 
     model: a Keras model or another `Forward`. token_ids and segment_ids (default 0): for each
     sequence (T,) int → (…), or (T, …) where the model has an output for each token. batch_size: the
-    maximum number of sequences in a batch.
+    maximum number of sequences in a batch. positions: for each sequence (k,) int32, if the model
+    takes `masked_positions` → (k, V). Logits of all sequences may not fit into memory: tens of
+    thousands for each position.
     """
     ids = [np.asarray(row, np.int32) for row in token_ids]
     if segment_ids is None:
         segment_ids = [np.zeros_like(row) for row in ids]
     segments = [np.asarray(row, np.int32) for row in segment_ids]
-    answers: list[Any] = [None] * len(ids)
+    # What an output that is not of the whole sequence has a row for.
+    each = ids if positions is None else positions
     with_model = runner(model)
     for rows, shape in batches([len(row) for row in ids], with_model, batch_size):
         inputs = {
             "token_ids": padded([ids[row] for row in rows], shape),
             "segment_ids": padded([segments[row] for row in rows], shape),
         }
+        if positions is not None:
+            masked = [positions[row] for row in rows]
+            inputs["masked_positions"] = padded(masked, (shape[0], max(map(len, masked))))
         # Not strict: a batch can have empty sequences after the last one (see `batches`).
-        for row, answer in zip(rows, np.asarray(with_model.run(inputs)), strict=False):
-            # One axis, (H,): the output of the whole sequence. (T, …) is cut to its tokens.
-            answers[row] = answer[: len(ids[row])] if answer.ndim > 1 else answer
-    return answers
-
-
-def masked_logits(
-    model: Any, token_ids: Sequence[Ints], positions: Sequence[Ints], batch_size: int = BATCH_SIZE
-) -> Iterator[tuple[int, np.ndarray]]:
-    """The index of each sequence and its logits at some positions, batch by batch.
-
-    model: takes `masked_positions`, too. token_ids (T,), positions (k,) int32 → (k, V) float32. The
-    logits of all sequences may not fit into memory: tens of thousands for each position.
-    """
-    with_model = runner(model)
-    for rows, shape in batches([len(row) for row in token_ids], with_model, batch_size):
-        count = max(len(positions[row]) for row in rows)
-        inputs = {
-            "token_ids": padded([token_ids[row] for row in rows], shape),
-            "segment_ids": np.zeros(shape, np.int32),
-            "masked_positions": padded([positions[row] for row in rows], (shape[0], count)),
-        }
-        for row, logits in zip(rows.tolist(), with_model.run(inputs), strict=False):
-            yield row, logits[: len(positions[row])]
+        for row, output in zip(rows.tolist(), np.asarray(with_model.run(inputs)), strict=False):
+            # One axis, (H,): the output of the whole sequence.
+            yield row, output[: len(each[row])] if output.ndim > 1 else output
 
 
 def check_finite(outputs: Iterable[Any]) -> None:

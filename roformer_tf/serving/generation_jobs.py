@@ -25,10 +25,10 @@ from roformer_tf.inference.generate import (
     sampling_settings,
 )
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import check_texts
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.failures import SERVICE_FAILED, error_response
+from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import GenerateRequest
 from roformer_tf.serving.settings import GenerationLimits, ServeConfig
 
@@ -79,33 +79,34 @@ class GenerationQueue(NamedTuple):
     config: ServeConfig
 
 
-def generate_batch(
-    served: ServedGenerator,
-    jobs: list[GenerationJob],
-    deliver: "Deliver[Texts]",
-    batch_size: int = BATCH_SIZE,
-    count_tokens: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Generate for all jobs in one batch; each is delivered as soon as it is complete."""
+def generation_queue(
+    served: ServedGenerator, metrics: ServiceMetrics, config: ServeConfig
+) -> GenerationQueue:
+    """Batches of prompts; each job is delivered as soon as it is complete."""
 
-    def on_done(number: int, results: Any) -> None:
-        # In the model's thread, which may thus use the model for the vectors of the candidates.
-        count_tokens(sum(len(result.token_ids) for result in results))
-        job = jobs[number]
-        if job.paraphrases and not job.cancelled.is_set():
-            candidates = [[result.text for result in results]]
-            (results,) = nearest_paraphrases(served.model, [job.text], candidates, job.paraphrases)
-        deliver(number, results)
+    def run(jobs: list[GenerationJob], deliver: "Deliver[Texts]") -> None:
+        def on_done(number: int, results: Any) -> None:
+            # In the model's thread, which may thus compute the vectors of the candidates.
+            metrics.generated_tokens.inc(sum(len(result.token_ids) for result in results))
+            job = jobs[number]
+            if job.paraphrases and not job.cancelled.is_set():
+                texts = [[result.text for result in results]]
+                (results,) = nearest_paraphrases(served.model, [job.text], texts, job.paraphrases)
+            deliver(number, results)
 
-    served.model.generate_ids(
-        [job.token_ids for job in jobs],
-        [job.config for job in jobs],
-        rows=batch_size,
-        turns=[job.turn for job in jobs],
-        on_token=lambda number, _, token: jobs[number].on_token(token),
-        on_done=on_done,
-        given_up=lambda number: jobs[number].cancelled.is_set(),
-    )
+        served.model.generate_ids(
+            [job.token_ids for job in jobs],
+            [job.config for job in jobs],
+            rows=config.batch_size,
+            turns=[job.turn for job in jobs],
+            on_token=lambda number, _, token: jobs[number].on_token(token),
+            on_done=on_done,
+            given_up=lambda number: jobs[number].cancelled.is_set(),
+        )
+
+    size = config.batch_size
+    batcher = Batcher(run, size, config.limits, metrics, lambda job: job.config.width)
+    return GenerationQueue(served, batcher, config)
 
 
 def jobs_of(

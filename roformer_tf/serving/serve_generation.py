@@ -31,13 +31,13 @@ from roformer_tf.inference.generate import nearest_paraphrases, open_generator
 from roformer_tf.inference.opening import open_model
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import ModelRoutes
-from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.generation_jobs import (
     GenerationJob,
     GenerationQueue,
     ServedGenerator,
-    generate_batch,
+    generation_queue,
     respond,
 )
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -95,14 +95,8 @@ def generation_routes(
     served: ServedGenerator, metrics: ServiceMetrics, config: ServeConfig
 ) -> ModelRoutes:
     """The routes of a causal language model."""
-    size, limits = config.batch_size, config.limits
-
-    def run(jobs: list[GenerationJob], deliver: "Deliver[Texts]") -> None:
-        generate_batch(served, jobs, deliver, size, metrics.generated_tokens.inc)
-
-    batcher = Batcher(run, size, limits, metrics, lambda job: job.config.width)
-    batchers: list[Batcher[Any, Any]] = [batcher]
-    queue, router = GenerationQueue(served, batcher, config), APIRouter()
+    queue, router = generation_queue(served, metrics, config), APIRouter()
+    batchers: list[Batcher[Any, Any]] = [queue.batcher]
     add_completions(router, queue)
     if served.embedder is not None:
         vectors = vector_queue(ServedVectors(served.name, served.embedder), metrics, config)
@@ -115,7 +109,7 @@ def generation_routes(
         "attention_type": served.model.config.attention_type,
         "paraphrases": served.embedder is not None,
         "settings": {k: v for k, v in asdict(GenerationConfig()).items() if k != "seed"},
-        "limits": asdict(limits) | asdict(config.generation_limits),
+        "limits": asdict(config.limits) | asdict(config.generation_limits),
     }
     return ModelRoutes(served.name, router, health, "generate.js", batchers, served.choice)
 

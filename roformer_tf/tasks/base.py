@@ -34,23 +34,25 @@ figures                                  `metrics` has F1, exact match, accuracy
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
+from roformer_tf.files import json_text, write_text
+from roformer_tf.labelled.examples import LongTexts
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.parts import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.scoring import Metrics
-from roformer_tf.tasks.task_settings import (
-    Examples,
-    Gold,
-    Prediction,
-    Predictions,
-    TaskSettings,
-    part,
-)
 from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from roformer_tf.tasks.tags.schemes import Scheme
+    from roformer_tf.tokenizers.tokenizer_json import Units
 
 __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 
@@ -63,8 +65,12 @@ FIXED_LABELS = Message(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Task(TaskSettings):
-    """The facts, the settings and the four parts of a task."""
+class Task:
+    """The facts, the settings and the four parts of a task.
+
+    The settings are all that determines its predictions, except the weights of its model. Every
+    `task.json` has all of these, so some serve a single task.
+    """
 
     # Every task declares its own parts. These lines show type checkers their base classes; at run
     # time they would hide a forgotten declaration.
@@ -74,6 +80,8 @@ class Task(TaskSettings):
         decoding = part(Decoding)
         metrics = part(Metrics)
 
+    name: ClassVar[str]
+    """As `--task` has it."""
     title: ClassVar[str]
     """For people, in Chinese and English: "文本分类 · Classification"."""
     headline: ClassVar[tuple[str, str] | None] = None
@@ -91,6 +99,77 @@ class Task(TaskSettings):
     """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """The category of such models on Hugging Face's hub."""
+
+    labels: tuple[str, ...] = ()
+    """In the order of the logits; none where a prediction is no label, or one of two fixed ones."""
+    text_columns: tuple[str, ...] = ("text",)
+    """Names of the columns that the texts were in."""
+    label_column: str | None = None
+    """Name of the column that the labels were in; files without one have no name for it."""
+    label_values: tuple[str, ...] = ()
+    """The labels in the data, in the order of `labels`, where --label-names gives other names."""
+    label_separator: str = ","
+    """Between the labels of a multilabel example."""
+    spaced_units: bool = False
+    """For tagging: whether white space separates a raw text's units; else they are characters."""
+    scheme: "Scheme" = ""
+    """For tagging: which predicted tags may follow each other; "" for any."""
+    crf: bool = False
+    """For tagging: whether the model has a conditional random field."""
+    transitions: tuple[tuple[float, ...], ...] = ()
+    """Its scores, where the model cannot give them, as an exported graph: (C + 2, C) of labels at
+    the beginning of a text, after each label, and at its end."""
+    max_length: int = 512
+    """Maximum tokens of a sequence."""
+    long_texts: LongTexts = "head"
+    """What happens to longer texts: cut, cut in the middle, or read in overlapping windows."""
+    shared_tokens: bool = False
+    """Whether the segments of two texts show which tokens both have. Not in models that other
+    programs trained."""
+    thresholds: tuple[float, ...] = ()
+    """For multilabel: a label is predicted above its threshold; none means 0.5 for all."""
+    mean: float = 0.0
+    """Of the numbers in training: a regression predicts in `deviation`s from it."""
+    deviation: float = 1.0
+    top_k: int | None = None
+    """How many of the most probable labels a prediction lists. Default: all, or `LISTED` of many.
+
+    It is about how predictions are written, not about the model: `task.json` does not keep it."""
+
+    def __post_init__(self) -> None:
+        if self.thresholds and len(self.thresholds) != len(self.labels):
+            raise InputError(
+                f"there are {len(self.thresholds)} thresholds for {len(self.labels)} labels"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a sequence, or of a token: C."""
+        return len(self.labels) or 1
+
+    @property
+    def units(self) -> "Units | None":
+        """What is tokenized one by one, if anything is, for the tokenizer's files."""
+        return None
+
+    @cached_property
+    def label_numbers(self) -> dict[str, int]:
+        """Index of each label among the logits. A dictionary: `labels.index` is slow for many."""
+        return {label: number for number, label in enumerate(self.labels)}
+
+    def save(self, folder: str | Path) -> None:
+        """Write `task.json`."""
+        write_text(Path(folder) / TASK_FILE, self.to_json())
+
+    def to_json(self) -> str:
+        """The content of `task.json`; settings of sequence labels only where they are set."""
+        values = {"name": self.name} | asdict(self)
+        del values["top_k"]
+        # Folders of other tasks stay readable by versions that do not have these settings.
+        for name in ("label_values", "scheme", "crf", "transitions", "shared_tokens"):
+            if not values[name]:
+                del values[name]
+        return json_text(values)
 
     @property
     def why_useless(self) -> str:

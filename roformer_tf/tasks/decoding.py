@@ -18,6 +18,7 @@ from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.losses import Tensor
+from roformer_tf.tasks.parts import Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
@@ -26,7 +27,6 @@ from roformer_tf.tasks.probabilities import (
     shortest,
     softmax,
 )
-from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions
 from roformer_tf.top_k import top_k
 
 
@@ -90,12 +90,6 @@ class Decoding(Part):
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Any:
         """The task with those arrays of a checkpoint that decoding depends on."""
         return self.task
-
-    def with_weights(self, model: Any) -> Any:
-        """The task with the weights of a model that decoding depends on."""
-        if not hasattr(model, "named_variables"):  # an exported graph shows no weights
-            return self.task
-        return self.with_arrays(model.named_variables())
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with what is chosen on the validation set, such as thresholds."""

@@ -18,7 +18,7 @@ from roformer_tf.labelled.examples import UNLABELLED, Example, Label
 from roformer_tf.labelled.splits import Question, example_key, number_strata, text_question
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
-from roformer_tf.tasks.task_settings import Examples, Part
+from roformer_tf.tasks.parts import Examples, Part
 from roformer_tf.terminal import printable
 from roformer_tf.translation import Message
 

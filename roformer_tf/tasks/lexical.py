@@ -19,7 +19,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.losses import PLAIN
-from roformer_tf.tasks.task_settings import Examples, Prediction
+from roformer_tf.tasks.parts import Examples, Prediction
 from roformer_tf.tasks.tfidf import LinearModel, TfIdf, TfIdfModel
 
 Wanted = Literal["auto", "yes", "no"]

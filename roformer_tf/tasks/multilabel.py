@@ -107,7 +107,7 @@ class MultilabelDecoding(LabelDecoding):
             probabilities = {
                 self.names[i]: shortest(scores[i]) for i in order if self.names[i] in kept
             }
-        return {"labels": label, "scores": probabilities}
+        return {"labels": list(label), "scores": probabilities}
 
 
 class MultilabelMetrics(Metrics):

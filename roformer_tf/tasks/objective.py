@@ -19,7 +19,7 @@ from roformer_tf.tasks.losses import (
     softmax_divergence,
     softmax_losses,
 )
-from roformer_tf.tasks.task_settings import Part
+from roformer_tf.tasks.parts import Part
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource

@@ -14,7 +14,7 @@ from roformer_tf.labelled.cells import ellipsized
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
-from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
+from roformer_tf.tasks.parts import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.tfidf import LinearModel, Setting
 from roformer_tf.translation import Message
 

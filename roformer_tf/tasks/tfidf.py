@@ -20,7 +20,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.task_settings import Examples, Prediction
+from roformer_tf.tasks.parts import Examples, Prediction
 from roformer_tf.tokenizers.segmentation import segment
 from roformer_tf.translation import Message
 

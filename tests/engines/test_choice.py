@@ -9,10 +9,8 @@ from roformer_tf.errors import InputError
 
 
 @pytest.fixture
-def machine(monkeypatch, original_automatic):
+def machine(monkeypatch):
     """Return a function: machine("onnx", native=True) simulates engines and hardware."""
-
-    monkeypatch.setattr(choice, "_automatic", original_automatic)
 
     def simulate(*engines, native=False, accelerator=False):
         modules = {name for engine in engines for name in choice.MODULES[engine]}

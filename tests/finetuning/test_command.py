@@ -233,7 +233,7 @@ def test_precision_r_drop_and_fgm_reach_the_training_step(fit_arguments):
     model, (inputs, *_) = fit_arguments("--precision", "mixed_bfloat16")
     assert model.dtype_policy.name == "mixed_bfloat16"
     assert not isinstance(model, AdversarialModel)
-    assert model.loss.settings.r_drop == 0
+    assert model.loss.config.r_drop == 0
     assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
 
     flags = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
@@ -241,7 +241,7 @@ def test_precision_r_drop_and_fgm_reach_the_training_step(fit_arguments):
     assert model.dtype_policy.name == "float32"
     assert isinstance(model, AdversarialModel)
     assert model.epsilon == 0.5
-    assert model.loss.settings.r_drop == 2
+    assert model.loss.config.r_drop == 2
     for array in (*inputs.values(), *rest):
         np.testing.assert_array_equal(array[:4], array[4:])
     assert len(inputs["token_ids"]) == 8

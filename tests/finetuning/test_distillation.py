@@ -19,7 +19,7 @@ from roformer_tf.finetuning.command import check_uses
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import check_teacher, stored_predictions
-from roformer_tf.finetuning.trainer import make_loss
+from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.questions import character_logits, token_logits
@@ -97,7 +97,7 @@ def test_the_loss_is_zero_with_the_model_as_its_own_teacher(name):
         outputs = model(model_inputs)
         if task.compares:
             return float(task.objective.batch_loss(targets, outputs, weights, inputs))
-        return float(make_loss(task, LossConfig(**settings), [])(targets, outputs, weights))
+        return float(TaskLoss(task, LossConfig(**settings))(targets, outputs, weights))
 
     with_labels = task.labelling.with_soft_targets(data, logits, len(examples))
     assert loss(with_labels, teacher="it") == pytest.approx(loss(data) / 2, rel=1e-5)

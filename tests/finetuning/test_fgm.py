@@ -11,6 +11,8 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
+from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tasks.table import TASKS
 
 C = 3
 SIZES = {
@@ -37,7 +39,8 @@ def texts(task, rows=6, tokens=7):
 
 
 def compile_model(model, task="classification"):
-    model.compile(keras.optimizers.SGD(1.0), TaskLoss(task), jit_compile=False)
+    loss = TaskLoss(TASKS[task](), LossConfig())
+    model.compile(keras.optimizers.SGD(1.0), loss, jit_compile=False)
     return model
 
 

@@ -96,7 +96,7 @@ def test_a_service_returns_the_most_likely_and_all_predicted_labels():
     actual = task.decoding.as_json(TEXT, Prediction(predicted, scores))
     assert [*actual["scores"]] == [*reversed(predicted)]
     actual = task.decoding.as_json(TEXT, Prediction((), scores))
-    assert actual == {"labels": (), "scores": {"类20": 0.8, "类19": 0.76}}
+    assert actual == {"labels": [], "scores": {"类20": 0.8, "类19": 0.76}}
     actual = TASKS["classification"](labels=MANY_LABELS[:20]).decoding.as_json(
         TEXT, Prediction("类0", scores[:20])
     )

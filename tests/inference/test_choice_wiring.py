@@ -45,11 +45,11 @@ def flags(name, engine, precision):
 
 
 @pytest.fixture
-def processor(monkeypatch, original_automatic):
+def processor(monkeypatch, original_choose):
     """processor(native, accelerator=False) sets the hardware that `auto` detects."""
 
     def set_hardware(native, accelerator=False):
-        monkeypatch.setattr(engine_choice, "_automatic", original_automatic)
+        monkeypatch.setattr("roformer_tf.inference.opening.choose", original_choose)
         monkeypatch.setattr(engine_choice, "multiplies_bfloat16", lambda: native)
         monkeypatch.setattr(engine_choice, "has_accelerator", lambda: accelerator)
 
@@ -342,9 +342,8 @@ def test_graphs_fill_masks_as_keras_does(name, released, capsys, monkeypatch):
     assert FillMaskConfig(model="x", text=("[MASK]",)).precision is None
 
 
-def test_a_limit_of_onednn_is_respected(monkeypatch, original_automatic):
+def test_a_limit_of_onednn_is_respected(monkeypatch):
     """Simulate a CPU without instructions newer than AVX2."""
-    monkeypatch.setattr(engine_choice, "_automatic", original_automatic)
     monkeypatch.setattr(engine_choice, "has_accelerator", lambda: False)
     monkeypatch.setattr(engine_choice, "installed", lambda engine: True)
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "AVX2")

@@ -10,10 +10,8 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.serve_generation import (
-    GenerationJob,
-    generate_batch,
-)
+from roformer_tf.serving.generation_jobs import GenerationJob, generation_queue
+from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
@@ -171,6 +169,7 @@ def test_each_request_gets_its_own_number_of_paraphrases(released):
     served = served_generator(released("sim_char"))
     texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
     config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)
+    batcher = generation_queue(served, ServiceMetrics(), ServeConfig(model=("sim",))).batcher
 
     def write_batch(numbers):
         jobs = [
@@ -180,7 +179,7 @@ def test_each_request_gets_its_own_number_of_paraphrases(released):
             for i in numbers
         ]
         by_index = {}
-        generate_batch(served, jobs, by_index.__setitem__)
+        batcher.run(jobs, by_index.__setitem__)
         return [
             [{"text": item.text, "score": item.score} for item in by_index[index]]
             for index in range(len(numbers))

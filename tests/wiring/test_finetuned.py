@@ -152,7 +152,7 @@ def test_reported_metrics_equal_the_models_in_every_engine(case, engine, trained
         < model.config.max_position_embeddings
     )
     assert tokenizer.units == {"crf": "characters"}.get(case)  # for other programs that tokenize
-    task = task.decoding.with_weights(model)
+    task = task.decoding.with_arrays(model.named_variables())
     with (folder / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
     want, wrong = (

@@ -172,7 +172,9 @@ def prepared(tmp_path_factory, eagerly):
         without = replace(task, **case.without)
         swapped = "text_columns" in case.without
         with eagerly():
-            want = predictions_of(model, case.tokenizer, task.decoding.with_weights(model), texts)
+            want = predictions_of(
+                model, case.tokenizer, task.decoding.with_arrays(model.named_variables()), texts
+            )
             inputs = [pair[::-1] for pair in texts] if swapped else texts
             wrong = predictions_of(
                 mistaken, case.tokenizer_without or case.tokenizer, without, inputs

@@ -305,13 +305,14 @@ def front_matter(report: Report) -> dict[str, Any]:
     task, reported = TASKS[report["task"]], report["judged"]
     # On new texts only, as in the report's first sentence. A metric needs a value there, so those
     # that the data cannot give are skipped.
-    new = report[figures.newest(report)]
-    values = {name: value for name, value in new.items() if value is not None}
-    metrics = {name: HUB_METRICS.get(name, name) for name in values}
-    titles = {name: str(figures.metric_of(report, name).title) for name in values}
     results = [
-        {"type": kind, "name": titles[name], "value": round(values[name], 4)}
-        for name, kind in metrics.items()
+        {
+            "type": HUB_METRICS.get(name, name),
+            "name": str(figures.metric_of(report, name).title),
+            "value": round(value, 4),
+        }
+        for name, value in report[figures.newest(report)].items()
+        if value is not None
     ]
     name = _file_name(report, "test" if reported == "test" else "valid")
     name = name or _file_name(report, "train") or "unnamed"
@@ -325,7 +326,7 @@ def front_matter(report: Report) -> dict[str, Any]:
         "library_name": "roformer-tf",
         "pipeline_tag": task.pipeline_tag,
         "tags": ["roformer", "keras"],
-        "metrics": sorted(set(metrics.values())),
+        "metrics": sorted({metric["type"] for metric in results}),
         "model-index": [{"name": _title(report), "results": [result]}],
     }
 

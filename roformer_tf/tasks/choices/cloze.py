@@ -81,11 +81,11 @@ class ClozeDecoding(ChoiceDecoding):
 
         0 for candidates of another number of tokens than the row has masks.
         """
-        from roformer_tf.models.rows import masked_logits
+        from roformer_tf.models.rows import outputs_of_rows
 
         assert isinstance(encoded, EncodedChoices)
         outputs = [np.zeros(0)] * len(encoded.token_ids)
-        rows = masked_logits(model, encoded.token_ids, encoded.masks, batch_size)
+        rows = outputs_of_rows(model, encoded.token_ids, None, batch_size, encoded.masks)
         for row, logits in rows:
             tokens = encoded.tokens[encoded.example[row]]  # (C, P)
             count = len(encoded.masks[row])

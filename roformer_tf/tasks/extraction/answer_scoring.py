@@ -16,8 +16,8 @@ import numpy as np
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Function, Metric
+from roformer_tf.tasks.parts import Examples, Gold, Prediction, Predictions
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions
-from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
 from roformer_tf.translation import Message
 
 EXACT_MATCH = metrics.EXACT_MATCH._replace(

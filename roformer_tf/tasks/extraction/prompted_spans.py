@@ -16,7 +16,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, rows_of
 from roformer_tf.tasks.base import Examples, Task, check_labels, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
@@ -66,8 +66,8 @@ class PromptedLabelling(SpansLabelling):
             for label in asked
             for row in windows
         ]
-        joined = [
-            tokenizer.join(prompts[label], texts.token_ids[row][1:-1].tolist())
+        sequences = [
+            joined(tokenizer, prompts[label], texts.token_ids[row][1:-1].tolist())
             for row, label in rows
         ]
         units = [
@@ -76,8 +76,8 @@ class PromptedLabelling(SpansLabelling):
             for row, label in rows
         ]
         return EncodedPrompts(
-            token_ids=[np.array(ids, np.int32) for ids, _ in joined],
-            segment_ids=[np.array(segments, np.int32) for _, segments in joined],
+            token_ids=[ids for ids, _ in sequences],
+            segment_ids=[segments for _, segments in sequences],
             first_units=units,
             example=texts.example[[row for row, _ in rows]],
             lengths=texts.lengths + room,

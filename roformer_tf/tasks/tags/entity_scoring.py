@@ -4,15 +4,15 @@ from abc import abstractmethod
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics, scoring
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
+from roformer_tf.tasks.parts import Examples, Gold, Prediction, Predictions
 from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
-from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
 
 # Units of known entities → their labels.
@@ -143,7 +143,7 @@ def _agree(labels: Sequence[str], predicted: Sequence[str]) -> np.ndarray:
     return np.array([x == y for x, y in zip(labels, predicted, strict=True)], np.bool_)
 
 
-def predicted_scores(task: TaskSettings, prediction: Prediction) -> np.ndarray:
+def predicted_scores(task: Any, prediction: Prediction) -> np.ndarray:
     """The probability of each unit's predicted label (units,) float32."""
     numbers = np.array([task.label_numbers[label] for label in prediction.label], np.int64)
     return prediction.scores[np.arange(len(numbers)), numbers]

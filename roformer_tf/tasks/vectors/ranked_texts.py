@@ -13,7 +13,7 @@ import numpy as np
 
 from roformer_tf.labelled.text_sides import EncodedSides, Positives
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.tasks.task_settings import Prediction
+from roformer_tf.tasks.parts import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
@@ -146,7 +146,7 @@ class DifferentTexts:
         return Prediction(label, np.array([scores[own]], np.float32))
 
 
-def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:
+def unit(row_vectors: Sequence[np.ndarray] | np.ndarray) -> np.ndarray:
     """Vectors of sequences → (sequences, H) float32 of length 1; a vector of 0 stays 0."""
     vectors = np.asarray(row_vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)

@@ -9,6 +9,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
+from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
 from roformer_tf.training.fitting import learning_rate
@@ -48,7 +49,7 @@ def compiled(config, batches, objective=None, **changes):
     if objective.fgm:
         model = AdversarialModel(model, objective.fgm)
     optimizer = make_finetune_optimizer(config, model, batches)
-    model.compile(optimizer, TaskLoss("classification", r_drop=objective.r_drop), jit_compile=False)
+    model.compile(optimizer, TaskLoss(Classification(), objective), jit_compile=False)
     return model
 
 
