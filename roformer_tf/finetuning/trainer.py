@@ -35,15 +35,18 @@ class InitialState:
     # The name of a Keras dtype policy.
     precision: str
 
-    def model(self, task: Task) -> PretrainedModel:
-        """A model for the task: a new head on the checkpoint's encoder."""
+    def model(self, task: Task, train: Sequence[Example] = ()) -> PretrainedModel:
+        """A model for the task: a new head on the checkpoint's encoder.
+
+        train: examples from which the head may know how frequent labels are.
+        """
         architecture = self.architecture.replace(num_labels=task.outputs, crf=task.crf)
         model = task.objective.model_class()(
             task.decoding.described_in(architecture), dtype=self.precision
         )
         variables = model.named_variables()
         # The checkpoint's weights come last: where both have a weight, it is the learned one.
-        for name, array in {**task.objective.first_weights(), **self.weights}.items():
+        for name, array in {**task.objective.first_weights(train), **self.weights}.items():
             variables[name].assign(array)
         model.tokenizer = self.tokenizer.replaced(units=task.units)
         return model
@@ -74,7 +77,8 @@ class Trainer:
         """For a training of this number of batches: the model, and the model or wrapper to fit."""
         # Before the model: its head and the random states of dropout depend on the seed.
         keras.utils.set_random_seed(seed)
-        fresh = self.initial.model(self.task)
+        # With balanced weights all labels count as if they were equally frequent.
+        fresh = self.initial.model(self.task, () if self.loss.balanced else self.train)
         wrapper = self._wrapped(fresh)
         if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
             loss = None

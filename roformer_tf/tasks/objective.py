@@ -19,7 +19,7 @@ from roformer_tf.tasks.losses import (
     softmax_divergence,
     softmax_losses,
 )
-from roformer_tf.tasks.parts import Part
+from roformer_tf.tasks.parts import Examples, Part
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
@@ -76,8 +76,8 @@ class TrainingObjective(Part):
         """
         return self.pooling
 
-    def first_weights(self) -> dict[str, np.ndarray]:
-        """Weights of a new model, by name, that are known before any training."""
+    def first_weights(self, train: Examples) -> dict[str, np.ndarray]:
+        """Weights of a new model, by name, that are known before any training on the examples."""
         return {}
 
     # Not abstract: tasks with separately encoded texts have neither.

@@ -148,7 +148,7 @@ class TaggingObjective(SoftmaxObjective):
     # Measured on names in the news with our small checkpoint (docs/LOG.md).
     epochs: ClassVar[int] = 6
 
-    def first_weights(self) -> dict[str, np.ndarray]:
+    def first_weights(self, train: Examples) -> dict[str, np.ndarray]:
         """Weights of a conditional random field: ILLEGAL for what the scheme forbids."""
         if not self.task.crf:
             return {}

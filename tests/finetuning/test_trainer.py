@@ -12,6 +12,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
@@ -55,6 +56,18 @@ def train(trainer, seed, optimizer, count):
     history = compiled.fit(batches(count), steps_per_epoch=count, verbose=0, shuffle=False)
     everything = [*compiled.variables, *compiled.optimizer.variables]
     return [keras.ops.convert_to_numpy(x).copy() for x in everything], history.history["loss"]
+
+
+@pytest.mark.parametrize(("weights", "wanted"), [("none", [3 / 6, 2 / 6, 1 / 6]), ("balanced", 0.5)])
+def test_a_new_head_of_several_labels_knows_how_frequent_they_are(start, weights, wanted):
+    task = Multilabel(labels=("a", "b", "c"))
+    labels = [("a",), ("a", "b"), (), ()]
+    examples = [Example(("今天",), label, "") for label in labels]
+    trainer = Trainer(start, task, LossConfig(class_weights=weights), examples)
+    model, _ = trainer.begin(0, FIRST, 1)
+    logits = keras.ops.convert_to_numpy(model({"token_ids": np.zeros((1, 2), "int32")}))
+    # The kernel of the head is small, but not 0.
+    np.testing.assert_allclose(1 / (1 + np.exp(-logits[0])), wanted, atol=0.05)
 
 
 COUNT = 8
