@@ -187,8 +187,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
 
 def _check_stopped(run: PretrainingRun, termination: Termination) -> None:
     """Raise TerminatedError if a signal has ended the stage."""
-    # One that came during its last checkpoint was received after that step's check.
-    if not termination.stopped and not termination.received():
+    # Asked again: one that came during the last checkpoint was received after that step's check.
+    if not termination.received():
         return
     # Other processes may reach this line before the first one has written its checkpoint.
     where = run.output / CHECKPOINTS

@@ -175,7 +175,7 @@ class Termination(keras.callbacks.Callback):
     def __init__(self, any_process: Callable[[bool], bool] = bool) -> None:
         super().__init__()
         self.any_process = any_process
-        self.stopped = self._received = self._agreed = False
+        self._received = self._agreed = False
         # Name of the signal that was received.
         self.signal = "SIGTERM"
 
@@ -185,9 +185,9 @@ class Termination(keras.callbacks.Callback):
         return self._agreed
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Stop if a signal was received, unless this was the last step anyway."""
-        if self._agreed and not self.model.stop_training:
-            self.stopped = self.model.stop_training = True
+        """Stop if a signal was received."""
+        if self._agreed:
+            self.model.stop_training = True
 
     def receive(self, number: int, frame: Any) -> None:
         """Record a signal."""

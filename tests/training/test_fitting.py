@@ -251,10 +251,10 @@ def test_a_signal_after_the_check_stops_after_the_next_step():
     assert not termination.received()  # so nothing is saved
     termination.receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
-    assert not termination.stopped
+    assert not termination.model.stop_training
     assert termination.received()  # now a checkpoint is saved
     termination.on_train_batch_end(1)
-    assert termination.stopped
+    assert termination.model.stop_training
 
 
 @pytest.fixture
