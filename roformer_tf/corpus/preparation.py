@@ -41,7 +41,6 @@ from roformer_tf.corpus.workers import (
     Engine,
     EngineError,
     check_cluster,
-    in_order,
     in_this_process,
     open_workers,
 )
@@ -326,9 +325,9 @@ def _each_part(
     total = sum(file.size for file in files)
     with (
         Progress(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
-        workers as started,
+        workers as results,
     ):
-        for part, result in in_order(started, chain(head, parts)):
+        for part, result in results(chain(head, parts)):
             bar.update(part.bytes)
             yield result
         bar.update(total - bar.n)  # bad lines after the last document
