@@ -71,8 +71,8 @@ def data_url(content: bytes, kind: str) -> str:
     return f"data:{kind};base64,{base64.b64encode(content).decode()}"
 
 
-def cut_font(characters: Iterable[str]) -> bytes:
-    """Noto Sans SC, reduced to these characters, as WOFF.
+def cut_font(characters: Iterable[str], serif: bool = False) -> bytes:
+    """Noto Sans SC, or Serif, reduced to these characters, as WOFF.
 
     It takes some hundred bytes a character; the whole font has 8 MB.
     """
@@ -82,8 +82,9 @@ def cut_font(characters: Iterable[str]) -> bytes:
     options = Options(flavor="woff", layout_features=[], notdef_outline=True, desubroutinize=True)
     subsetter = Subsetter(options)
     subsetter.populate(unicodes={ord(character) for character in characters})
+    path = pylopdf_fonts_zh_cn.serif_path() if serif else pylopdf_fonts_zh_cn.sans_path()
     buffer = io.BytesIO()
-    with load_font(pylopdf_fonts_zh_cn.sans_path(), options) as font:
+    with load_font(path, options) as font:
         subsetter.subset(font)
         save_font(font, buffer, options)
     return buffer.getvalue()
