@@ -35,7 +35,7 @@ from roformer_tf.corpus.documents import (
     read_documents,
 )
 from roformer_tf.corpus.objectives import replacement_ids
-from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
+from roformer_tf.corpus.part_writer import CorpusPart, is_held_out, write_part
 from roformer_tf.corpus.shards import MANIFEST, hash_json, read_manifest
 from roformer_tf.corpus.workers import (
     Engine,
@@ -179,7 +179,7 @@ def _prepare(
         # Before the parts: a run that continues reads a vocabulary of --vocab-size from here.
         tokenizer.save_pretrained(output)
         # A worker of a cluster may have another working directory.
-        write = PartWriter(output.absolute(), tokenizer, config)
+        write = partial(write_part, output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = manifests.make_manifest(records, repeated, report, settings, tokenizer)
         statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
