@@ -33,7 +33,7 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
+from roformer_tf.training.checkpointing import resume, save_checkpoint
 from roformer_tf.training.devices import choose_jit, choose_precision
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import make_optimizer
@@ -241,7 +241,7 @@ def main(config: JointConfig) -> None:
             model.save_pretrained(
                 output / "model", max_length=PreparedRows.open(Path(config.rows)).length
             )
-            save_checkpoint(output / CHECKPOINTS, RunState(step, settings), joint, keep=1)
+            save_checkpoint(output / CHECKPOINTS, step, settings, joint, keep=1)
 
         if start < config.steps:
             joint.fit(

@@ -38,7 +38,7 @@ from roformer_tf.tasks.metrics import Metric, Scores, scores_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
+from roformer_tf.training.checkpointing import resume, save_checkpoint
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
@@ -226,7 +226,7 @@ class _TrialEvents:
     def save(self, step: int) -> None:
         """Save a checkpoint."""
         folder = self.trial.folder / CHECKPOINTS
-        save_checkpoint(folder, RunState(step, self.data_id), self.trained, keep=1)
+        save_checkpoint(folder, step, self.data_id, self.trained, keep=1)
 
     def save_within_epoch(self, step: int) -> None:
         """Save a checkpoint, except at the end of an epoch: there `evaluate` does it."""

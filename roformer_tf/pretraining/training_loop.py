@@ -26,7 +26,6 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
 from roformer_tf.training.checkpointing import (
-    RunState,
     checkpoint_writer,
     checkpoints,
     publish,
@@ -159,7 +158,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             with ema_weights(model):
                 # All processes take it, because each may hold only a part of a weight; the first
                 # writes it.
-                snapshot = take_snapshot(RunState(step, run.fingerprint), model)
+                snapshot = take_snapshot(step, run.fingerprint, model)
             if run.group.first:
                 write_snapshot(snapshot)
 
