@@ -2,7 +2,7 @@
 
     checkpoints/step-00001000/model/                the weights, in our own format
     checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
-    checkpoints/step-00001000/state.json            step, fingerprint of the data, hashes of the files
+    checkpoints/step-00001000/state.json            step, fingerprint of data, hash of each file
 
 The data of a step is a function of (settings, step), so there is no data position to save. Keras'
 own BackupAndRestore loses the position in a grain pipeline.
