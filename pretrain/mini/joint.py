@@ -33,11 +33,11 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
+from roformer_tf.training.checkpointing import resume, save_checkpoint
 from roformer_tf.training.devices import choose_jit, choose_precision
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import make_optimizer
-from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE, MetricsFile
+from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE, metrics_file
 from roformer_tf.training.settings import OptimizerConfig
 
 # Number of held-out rows to evaluate.
@@ -220,10 +220,12 @@ def main(config: JointConfig) -> None:
     held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
-        MetricsFile(output / METRICS_FILE, resumed_at=start, board="training") as lines,
-        MetricsFile(output / EVALUATIONS_FILE, resumed_at=start, board="held_out") as evaluations,
+        metrics_file(output / METRICS_FILE, resumed_at=start, board="training") as write_line,
+        metrics_file(
+            output / EVALUATIONS_FILE, resumed_at=start, board="held_out"
+        ) as write_evaluation,
         StepLog(
-            lines,
+            write_line,
             every=10,
             tokens_per_step=tokens_per_step(config),
             uniform_loss=float("inf"),
@@ -234,12 +236,12 @@ def main(config: JointConfig) -> None:
 
         def save(step: int) -> None:
             result = evaluate(metrics, held_out_sample, {"all": EVALUATION_ROWS})
-            evaluations.write({"step": step} | result.line())
+            write_evaluation({"step": step} | result.line())
             say("step {step:,}: {result}", step=step, result=result)
             model.save_pretrained(
                 output / "model", max_length=PreparedRows.open(Path(config.rows)).length
             )
-            save_checkpoint(output / CHECKPOINTS, RunState(step, settings), joint, keep=1)
+            save_checkpoint(output / CHECKPOINTS, step, settings, joint, keep=1)
 
         if start < config.steps:
             joint.fit(

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from roformer_tf.corpus.documents import filtered
 from roformer_tf.corpus.manifests import (
@@ -43,79 +44,73 @@ def is_held_out(text: str, share: float) -> bool:
     return int.from_bytes(text_key([text])[:8], "big") < share * 2**64
 
 
-@dataclass(frozen=True)
-class PartWriter:
-    """Tokenizes, packs and writes parts, in each process."""
+def write_part(
+    output: Path, tokenizer: RoFormerTokenizer, config: Any, part: CorpusPart
+) -> dict[str, Any]:
+    """Write the part's shards and then its record, unless they exist; return the record.
 
-    output: Path
-    tokenizer: RoFormerTokenizer
-    config: Any
-    """A PreparationConfig, whose module imports this one."""
+    `config`: a PreparationConfig, whose module imports this one.
 
-    def __call__(self, part: CorpusPart) -> dict[str, Any]:
-        """Write the part's shards and then its record, unless they exist; return the record.
+    {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
+    "unknown": {"train": 7, …}, "characters": {"train": 3456, …}, "short": 1,
+    "repeated_lines": 2, "blake2b": …}
+    """
+    name = f"{part.number:05}"
+    path = output / UNFINISHED / f"part-{name}.json"
+    if path.is_file():
+        record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
+        # The shards were complete before the record, but may be damaged since.
+        if all(Shard(**shard).is_whole(output) for shard in record["shards"]):
+            return record
 
-        {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
-        "unknown": {"train": 7, …}, "characters": {"train": 3456, …}, "short": 1,
-        "repeated_lines": 2, "blake2b": …}
-        """
-        name = f"{part.number:05}"
-        path = self.output / UNFINISHED / f"part-{name}.json"
-        if path.is_file():
-            record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
-            # The shards were complete before the record, but may be damaged since.
-            if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
-                return record
+    # Split first, then packed: no sequence has documents of both splits.
+    texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+    remaining, repeated_lines = filtered(part.texts, config)
+    kept = [text for text in remaining if text is not None]
+    for text in kept:
+        texts[HELD_OUT if is_held_out(text, config.held_out) else TRAIN].append(text)
+    shards: list[dict[str, Any]] = []
+    cut, unknown = dict[str, int](), dict[str, int]()
+    for split in SPLITS:
+        rows, cut[split], unknown[split] = _packed(texts[split], tokenizer, config)
+        if len(rows):
+            # Two workers of a cluster may write the same part at once: both write the same bytes,
+            # under temporary names of their own.
+            shard = write_shard(output, f"{split}-{name}.npy", split, rows, part.corpus)
+            shards.append(asdict(shard))
+    record = {
+        "corpus": part.corpus,
+        "shards": shards,
+        "documents": {split: len(texts[split]) for split in SPLITS},
+        "cut": cut,
+        "unknown": unknown,
+        "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
+        "short": remaining.count(None),
+        "repeated_lines": repeated_lines,
+        "blake2b": hash_texts(kept),
+    }
+    if path.parent.is_dir():  # removed if the job ended while this worker was suspended
+        write_text(path, json.dumps(record))
+    return record
 
-        # Split first, then packed: no sequence has documents of both splits.
-        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-        remaining, repeated_lines = filtered(part.texts, self.config)
-        kept = [text for text in remaining if text is not None]
-        for text in kept:
-            held_out = is_held_out(text, self.config.held_out)
-            texts[HELD_OUT if held_out else TRAIN].append(text)
-        # Two workers of a cluster may write the same part at once: both write the same bytes, under
-        # temporary names of their own.
-        written = {
-            split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
-            for split in SPLITS
-        }
-        record = {
-            "corpus": part.corpus,
-            "shards": [asdict(shard) for shard, *_ in written.values() if shard],
-            "documents": {split: len(texts[split]) for split in SPLITS},
-            "cut": {split: cut for split, (_, cut, _) in written.items()},
-            "unknown": {split: unknown for split, (*_, unknown) in written.items()},
-            "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
-            "short": remaining.count(None),
-            "repeated_lines": repeated_lines,
-            "blake2b": hash_texts(kept),
-        }
-        if path.parent.is_dir():  # removed if the job ended while this worker was suspended
-            write_text(path, json.dumps(record))
-        return record
 
-    def _write(
-        self, split: str, file: str, corpus: str, texts: list[str]
-    ) -> tuple[Shard | None, int, int]:
-        """Write a shard, if the texts have tokens.
-
-        Return it, how many texts were split, and how many tokens are not in the vocabulary.
-        """
-        # All documents of the part at once: packing needs many to fill sequences.
-        documents = Documents(*self.tokenizer.ids_and_words_of(texts))
-        if self.config.whole_words and self.tokenizer.tokenization == "char":
-            documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
-        rows, cut = pack(
-            documents,
-            self.config.length,
-            cls_id=self.tokenizer.cls_id,
-            sep_id=self.tokenizer.sep_id,
-            fill=self.config.fill,
-            dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
-        )
-        shard = write_shard(self.output, file, split, rows, corpus) if len(rows) else None
-        return shard, cut, int(np.sum(documents.token_ids == self.tokenizer.unk_id))
+def _packed(
+    texts: list[str], tokenizer: RoFormerTokenizer, config: Any
+) -> tuple[npt.NDArray[np.integer], int, int]:
+    """Sequences of the texts, how many texts were split, and the number of unknown tokens."""
+    # All documents of the part at once: packing needs many to fill sequences.
+    documents = Documents(*tokenizer.ids_and_words_of(texts))
+    if config.whole_words and tokenizer.tokenization == "char":
+        documents = _with_whole_words(documents, texts, tokenizer.lower_case)
+    rows, cut = pack(
+        documents,
+        config.length,
+        cls_id=tokenizer.cls_id,
+        sep_id=tokenizer.sep_id,
+        fill=config.fill,
+        dtype=row_dtype(tokenizer.vocab_size, config.length),
+    )
+    return rows, cut, int(np.sum(documents.token_ids == tokenizer.unk_id))
 
 
 def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:

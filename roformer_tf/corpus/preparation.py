@@ -35,13 +35,12 @@ from roformer_tf.corpus.documents import (
     read_documents,
 )
 from roformer_tf.corpus.objectives import replacement_ids
-from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
+from roformer_tf.corpus.part_writer import CorpusPart, is_held_out, write_part
 from roformer_tf.corpus.shards import MANIFEST, hash_json, read_manifest
 from roformer_tf.corpus.workers import (
     Engine,
     EngineError,
     check_cluster,
-    in_order,
     in_this_process,
     open_workers,
 )
@@ -180,7 +179,7 @@ def _prepare(
         # Before the parts: a run that continues reads a vocabulary of --vocab-size from here.
         tokenizer.save_pretrained(output)
         # A worker of a cluster may have another working directory.
-        write = PartWriter(output.absolute(), tokenizer, config)
+        write = partial(write_part, output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = manifests.make_manifest(records, repeated, report, settings, tokenizer)
         statistics = "\n".join([report.summary(), *manifests.skipped(manifest)])
@@ -326,9 +325,9 @@ def _each_part(
     total = sum(file.size for file in files)
     with (
         Progress(total=total, desc=description, unit="B", unit_scale=True, smoothing=0.1) as bar,
-        workers as started,
+        workers as results,
     ):
-        for part, result in in_order(started, chain(head, parts)):
+        for part, result in results(chain(head, parts)):
             bar.update(part.bytes)
             yield result
         bar.update(total - bar.n)  # bad lines after the last document

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeAlias
 
 from tqdm import tqdm
 
@@ -39,30 +39,27 @@ LINGER = 10.0  # seconds to wait for parts that are being written when a job fai
 MAX_ON_WINDOWS = 61
 
 WorkerTask = Callable[[Any], Any]
-Item = TypeVar("Item")
+# Items → each with the task's result, in their order.
+Results: TypeAlias = Callable[[Iterable[Any]], Iterator[tuple[Any, Any]]]
 
 
 class EngineError(InputError):
     """The workers failed, not the input. Results are kept, and the same command continues."""
 
 
-@dataclass(frozen=True)
-class Workers:
-    """Workers with one task."""
+def in_order(
+    submit: Callable[[Any], Callable[[], Any]], room: Callable[[], int], items: Iterable[Any]
+) -> Iterator[tuple[Any, Any]]:
+    """Yield each item with its result, in order.
 
-    submit: Callable[[Any], Callable[[], Any]]
-    """Starts the task for an item; the returned function waits for its result."""
-    room: Callable[[], int]
-    """The number of items that may be in progress now."""
-
-
-def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, Any]]:
-    """Yield each item with its result, in order."""
-    in_progress: deque[tuple[Item, Callable[[], Any]]] = deque()
+    submit: starts the task for an item; the returned function waits for its result. room: the
+    number of items that may be in progress now.
+    """
+    in_progress: deque[tuple[Any, Callable[[], Any]]] = deque()
     for item in items:
-        in_progress.append((item, workers.submit(item)))
+        in_progress.append((item, submit(item)))
         # The next item is read only after a result was taken: reading waits for the workers.
-        while len(in_progress) >= workers.room():
+        while len(in_progress) >= room():
             first, result = in_progress.popleft()
             yield first, result()
     for last, result in in_progress:
@@ -71,8 +68,8 @@ def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, An
 
 def open_workers(
     task: WorkerTask, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
-) -> AbstractContextManager[Workers]:
-    """The workers of an engine; all workers of a cluster must see `folder`."""
+) -> AbstractContextManager[Results]:
+    """Start the workers of an engine; all workers of a cluster must see `folder`."""
     if engine == "dask":
         return cluster(task, folder, scheduler)
     count = workers or usable_cores()
@@ -85,18 +82,13 @@ def open_workers(
 
 
 @contextmanager
-def in_this_process(task: WorkerTask) -> Iterator[Workers]:
-    """Run the task in this process, at once."""
-
-    def submit(item: Any) -> Callable[[], Any]:
-        result = task(item)
-        return lambda: result
-
-    yield Workers(submit, room=lambda: 1)
+def in_this_process(task: WorkerTask) -> Iterator[Results]:
+    """Run the task in this process."""
+    yield lambda items: ((item, task(item)) for item in items)
 
 
 @contextmanager
-def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
+def processes(task: WorkerTask, workers: int) -> Iterator[Results]:
     """Run the task in processes of this machine.
 
     Raises EngineError if one of them is killed.
@@ -107,7 +99,9 @@ def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
     before = multiprocessing.active_children()
     with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
         try:
-            yield Workers(lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers)
+            yield partial(
+                in_order, lambda item: pool.submit(_run_task, item).result, lambda: 2 * workers
+            )
         # Raised in the caller's block, where results are awaited.
         except BrokenProcessPool:
             # The pool would wait for the other workers. They ignore its SIGTERM, and may wait for
@@ -160,7 +154,7 @@ def check_cluster(scheduler: str | None) -> None:
 
 
 @contextmanager
-def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
+def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Results]:
     """Run the task on the workers of a Dask cluster, which may come and go.
 
     Raises InputError if no scheduler responds. Raises EngineError if it is lost, if an item kills
@@ -195,7 +189,7 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
             return 2 * max(1, len(_ask(client, client.nthreads)))
 
         try:
-            yield Workers(submit, room)
+            yield partial(in_order, submit, room)
         # The caller keeps its files after this error, so what a worker still writes does no harm.
         except EngineError:
             raise

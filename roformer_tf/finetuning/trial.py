@@ -38,7 +38,7 @@ from roformer_tf.tasks.metrics import Metric, Scores, scores_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
+from roformer_tf.training.checkpointing import resume, save_checkpoint
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, fed, prefetched
 from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
@@ -47,7 +47,8 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     RESULT,
-    MetricsFile,
+    Track,
+    metrics_file,
     read_metrics,
 )
 from roformer_tf.translation import Message
@@ -195,14 +196,14 @@ class _TrialEvents:
     model: PretrainedModel
     # The model or its wrapper, which is fitted.
     trained: PretrainedModel
-    evaluations: MetricsFile
+    write_scores: Track
 
     def evaluate(self, step: int) -> None:
         """Evaluate on the validation set, keep the best weights, save a checkpoint."""
         with ema_weights(self.trained):
             metrics = self._metrics()
         epoch = step / self.epoch_steps
-        self.evaluations.write({"step": step, "epoch": epoch} | metrics)
+        self.write_scores({"step": step, "epoch": epoch} | metrics)
         say("epoch {epoch:g}, validation: {figures}", epoch=epoch, figures=scores_text(metrics))
         self.save(step)
         self.stop_if_done()
@@ -219,12 +220,13 @@ class _TrialEvents:
         return metrics
 
     def _goodness(self) -> list[float]:
-        return [self.trial.metric.goodness(x) for x in read_metrics(self.evaluations.path)]
+        lines = read_metrics(self.trial.folder / EVALUATIONS_FILE)
+        return [self.trial.metric.goodness(line) for line in lines]
 
     def save(self, step: int) -> None:
         """Save a checkpoint."""
         folder = self.trial.folder / CHECKPOINTS
-        save_checkpoint(folder, RunState(step, self.data_id), self.trained, keep=1)
+        save_checkpoint(folder, step, self.data_id, self.trained, keep=1)
 
     def save_within_epoch(self, step: int) -> None:
         """Save a checkpoint, except at the end of an epoch: there `evaluate` does it."""
@@ -282,10 +284,10 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
     data = complete_data(data, model, config.vectors, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
     with (
-        MetricsFile(folder / METRICS_FILE, resumed_at=start, board="training") as lines,
-        MetricsFile(folder / EVALUATIONS_FILE, resumed_at=start, board="valid") as evaluations,
+        metrics_file(folder / METRICS_FILE, resumed_at=start, board="training") as write_line,
+        metrics_file(folder / EVALUATIONS_FILE, resumed_at=start, board="valid") as write_scores,
         StepLog(
-            lines,
+            write_line,
             every=config.log_every,
             tokens_per_step=round(config.batch_size * data.tokens_each),
             uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
@@ -294,7 +296,9 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
             last=steps,
         ) as log,
     ):
-        events = _TrialEvents(trial, task, valid, data_id, epoch_steps, model, trained, evaluations)
+        events = _TrialEvents(
+            trial, task, valid, data_id, epoch_steps, model, trained, write_scores
+        )
         # A training that was killed right after its last evaluation has nothing left to do.
         if start >= steps or events.stop_if_done():
             return

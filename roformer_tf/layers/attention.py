@@ -177,9 +177,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
     def _rotate(self, x: Tensor, length: Any) -> Tensor:
-        if (positions := axes.current_positions.get()) is not None:
-            return axes.rotate_along_axes(x, positions, self.rotation)
-        return self.rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
+        return axes.rotate_along_axes(x, axes.current_positions.get(), self.rotation, length)
 
     def compute_output_spec(
         self,

@@ -9,6 +9,7 @@ Axes: B batch, T tokens, A axes, N heads, H head size (even).
 """
 
 from contextvars import ContextVar
+from typing import Any
 
 import keras
 from keras import ops
@@ -50,13 +51,17 @@ def axial_angles(
     return ops.concatenate(parts, axis=-1)
 
 
-def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tensor:
+def rotate_along_axes(
+    x: Tensor, positions: Tensor | None, rotation: Rotation, length: Any = None
+) -> Tensor:
     """Rotate x (B, T, N, H) by positions (T, A) or (B, T, A) int → like x.
 
-    Like `Rotation.rotate`, which is for one axis, with its base, style and fraction of dimensions.
-    Raises InputError for positions of another shape, and for scaled angles, because several axes
-    have no trained length.
+    None: positions 0, 1, 2, … along one axis; length: then as in `Rotation.rotate`. Raises
+    InputError for positions of another shape, and for scaled angles, because several axes have no
+    trained length.
     """
+    if positions is None:
+        return rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
     _check(positions, x.shape[0], x.shape[1], rotation)
     if not rotation.features:
         return x

@@ -286,7 +286,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         for known in (value_mask, key_mask):
             if known is not None:  # a key without features is in no sum
                 k = k * ops.cast(known, k.dtype)[:, :, None, None]
-        tq, tk = (self._rotated(x, rotary_positions) for x in (q, k))
+        tq, tk = (rotate_along_axes(x, rotary_positions, self.feature_rotation) for x in (q, k))
         causal = self.causal or use_causal_mask
         if causal or sequence_ids is not None or rotary_positions is not None:
             check_one_length(query, value, sequence_ids)
@@ -300,11 +300,6 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         directions = ops.cast(self.directions, query.dtype)
         # The same number for all keys of a head, because their relative sizes are the weights.
         return favor_features(query, directions), favor_features(key, directions, (1, 3))
-
-    def _rotated(self, x: Tensor, positions: Tensor | None) -> Tensor:
-        if positions is not None:
-            return rotate_along_axes(x, positions, self.feature_rotation)
-        return self.feature_rotation.rotate(x, ops.arange(ops.shape(x)[1]))
 
     def get_config(self) -> dict[str, Any]:
         """All arguments, to create the layer again."""

@@ -89,6 +89,8 @@ class Generator:
         known = np.array([x is not None for x in tokens] + [not tokens] * (size - len(tokens)))
         self.holes = np.flatnonzero(~known)
         """Ids without a token: a vocabulary may have fewer tokens than embeddings, or gaps."""
+        self.ends = () if tokenizer is None else (int(tokenizer.sep_id),)
+        """Ids of tokens at which the model ends a text: [SEP], if there is a vocabulary."""
 
     def generate(
         self,
@@ -129,7 +131,7 @@ class Generator:
                     continue
                 number = row.prompt.number
                 self._append(row, token)
-                if token != self._sep:
+                if token not in self.ends:
                     on_token(number, row.sample, token)
                 row.done = row.done or given_up(number)
                 own = [x for x in rows if x.prompt is row.prompt] if row.done else []
@@ -153,8 +155,7 @@ class Generator:
         for config, indices in grouped(rows, lambda row: row.prompt.config).items():
             own = [rows[index] for index in indices]
             texts = [(row.prompt, row.ids) for row in own]
-            ends = [] if self._sep is None else [self._sep]
-            scores = _adjusted(logits[indices], config, texts, ends)
+            scores = _adjusted(logits[indices], config, texts, self.ends)
             if config.sampled:
                 likely = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
                 tokens[indices] = draw(likely, np.array([row.random.random() for row in own]))
@@ -168,7 +169,7 @@ class Generator:
     def _append(self, row: _Row, token: int) -> None:
         """Append a token, and determine whether it is the last one."""
         row.ids.append(token)
-        if token == self._sep:
+        if token in self.ends:
             row.ended = True
         elif row.prompt.config.stop and len(row.ids) >= row.prompt.config.min_tokens:
             row.ended = self._stops(row)
@@ -212,8 +213,7 @@ class Generator:
 
     def _beams(self, prompt: Prompt) -> BeamSearch:
         config = prompt.config
-        own = [] if self._sep is None else [self._sep]
-        ends = (*own, *(self.model.tokenizer.vocabulary[stop] for stop in config.stop))
+        ends = (*self.ends, *(self.model.tokenizer.vocabulary[stop] for stop in config.stop))
         return BeamSearch(config.beams, ends, prompt.room, config.length_penalty)
 
     def _beam_scores(
@@ -240,16 +240,11 @@ class Generator:
             logits[:, self.holes] = -np.inf
         return logits
 
-    @property
-    def _sep(self) -> int | None:
-        tokenizer = self.model.tokenizer
-        return None if tokenizer is None else int(tokenizer.sep_id)
-
     def _continuation(self, ids: tuple[int, ...], total: float, ended: bool) -> Continuation:
         """A finished text; ids: its new tokens, with the last one if it has ended."""
         # Before [SEP] is removed, because its log-probability is in the total.
         score, tokenizer = total / len(ids), self.model.tokenizer
-        ids = ids[:-1] if ended and ids[-1] == self._sep else ids
+        ids = ids[:-1] if ended and ids[-1] in self.ends else ids
         text = "" if tokenizer is None else str(tokenizer.decode(ids))
         return Continuation(ids, text, score, ended)
 

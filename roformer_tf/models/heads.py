@@ -1,7 +1,6 @@
 """The RoFormerFor… models: an encoder with a head."""
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
@@ -192,15 +191,14 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
         check_finite(vectors)
         return np.stack(vectors) if rows else np.zeros((0, self.config.hidden_size), "float32")
 
-    @property
-    def embed_rows(self) -> Callable[..., list[np.ndarray]]:
+    def embed_rows(
+        self, token_ids: Sequence[Any], segment_ids: Sequence[Any], batch_size: int
+    ) -> list[np.ndarray]:
         """`run_rows` of an embedder, which is traced again only if a layer has changed."""
-        function: Callable[..., list[np.ndarray]] = self.compiled_parts.kept(
-            self,
-            "embedder",
-            lambda: partial(run_rows, SentenceEmbedder(self.encoder, self.pooler)),
+        embedder = self.compiled_parts.kept(
+            self, "embedder", lambda: SentenceEmbedder(self.encoder, self.pooler)
         )
-        return function
+        return run_rows(embedder, token_ids, segment_ids, batch_size)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")

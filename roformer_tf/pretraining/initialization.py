@@ -54,12 +54,8 @@ def new_model(
     `embeddings="neighbours"`, the word embeddings are the corpus' neighbour vectors, with the
     length of random ones.
     """
-    config = architecture.replace(
-        vocab_size=tokenizer.vocab_size,
-        max_position_embeddings=max(architecture.max_position_embeddings, rows.length),
-    )
+    config = architecture.replace(vocab_size=tokenizer.vocab_size)
     model = MODELS[objective](config, dtype=dtype)
-    model.tokenizer = tokenizer
     if model.mlm.bias is not None:
         predicted = predicted_ids(objective, tokenizer)
         model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))

@@ -26,7 +26,6 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
 from roformer_tf.training.checkpointing import (
-    RunState,
     checkpoint_writer,
     checkpoints,
     publish,
@@ -50,9 +49,9 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     MODEL,
-    MetricsFile,
     Track,
     file_name,
+    metrics_file,
     read_metrics,
     read_settings,
 )
@@ -124,8 +123,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         model.forget_usual_loss()  # losses of another length are not comparable
     files: dict[str, Any] = {"resumed_at": start, "writing": run.group.first, "also": track}
     with (
-        MetricsFile(output / METRICS_FILE, board="training", **files) as lines,
-        MetricsFile(output / EVALUATIONS_FILE, board="held_out", **files) as evaluations,
+        metrics_file(output / METRICS_FILE, board="training", **files) as write_line,
+        metrics_file(output / EVALUATIONS_FILE, board="held_out", **files) as write_evaluation,
         checkpoint_writer(
             output / CHECKPOINTS,
             model,
@@ -133,7 +132,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             lambda checkpoint: publish_checkpoint(output, checkpoint),
         ) as write_snapshot,
         StepLog(
-            lines,
+            write_line,
             every=config.log_every,
             tokens_per_step=stage.batch_size * stage.length,
             uniform_loss=math.log(model.config.vocab_size),
@@ -151,7 +150,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             with ema_weights(model):
                 result = evaluate(metrics, held_out, corpora)
             log.check(step, "the held-out loss", result.loss)
-            evaluations.write({"step": step, "length": stage.length} | result.line())
+            write_evaluation({"step": step, "length": stage.length} | result.line())
             say("step {step:,}: {result}", step=step, result=result)
 
         def save(step: int) -> None:
@@ -159,7 +158,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             with ema_weights(model):
                 # All processes take it, because each may hold only a part of a weight; the first
                 # writes it.
-                snapshot = take_snapshot(RunState(step, run.fingerprint), model)
+                snapshot = take_snapshot(step, run.fingerprint, model)
             if run.group.first:
                 write_snapshot(snapshot)
 
@@ -187,8 +186,8 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
 
 def _check_stopped(run: PretrainingRun, termination: Termination) -> None:
     """Raise TerminatedError if a signal has ended the stage."""
-    # One that came during its last checkpoint was received after that step's check.
-    if not termination.stopped and not termination.received():
+    # Asked again: one that came during the last checkpoint was received after that step's check.
+    if not termination.received():
         return
     # Other processes may reach this line before the first one has written its checkpoint.
     where = run.output / CHECKPOINTS

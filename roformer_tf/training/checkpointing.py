@@ -2,7 +2,7 @@
 
     checkpoints/step-00001000/model/                the weights, in our own format
     checkpoints/step-00001000/training.safetensors  optimizer, random states, mean loss so far
-    checkpoints/step-00001000/state.json            RunState, and a hash of each file above
+    checkpoints/step-00001000/state.json            step, fingerprint of data, hash of each file
 
 The data of a step is a function of (settings, step), so there is no data position to save. Keras'
 own BackupAndRestore loses the position in a grain pipeline.
@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import keras
@@ -34,17 +34,6 @@ from roformer_tf.training.devices import to_numpy
 from roformer_tf.training.optimizers import SCHEDULE
 from roformer_tf.training.run_files import MODEL
 
-
-@dataclass(frozen=True)
-class RunState:
-    """Progress of a run."""
-
-    # Completed steps.
-    step: int
-    # Fingerprint of the data that was trained on.
-    rows: str
-
-
 STATE = "state.json"
 TRAINING = "training.safetensors"
 
@@ -53,12 +42,15 @@ TRAINING = "training.safetensors"
 class Snapshot:
     """A copy of a run's state in memory, so that training can continue while it is written."""
 
-    state: RunState
+    # Completed steps.
+    step: int
+    # Fingerprint of the data that was trained on.
+    data: str
     weights: dict[str, np.ndarray]
     training: dict[str, np.ndarray]
 
 
-def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
+def take_snapshot(step: int, data: str, model: PretrainedModel) -> Snapshot:
     """Copy the state of a compiled model and its optimizer; all processes must call it.
 
     Raises DivergedError if a weight is not finite.
@@ -68,12 +60,12 @@ def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
     if broken := [name for name, array in weights.items() if not np.isfinite(np.sum(array))]:
         raise DivergedError(f"{len(broken)} weights are no longer finite, such as {broken[0]}.")
     training = {name: to_numpy(v) for name, v in _training_state(model).items()}
-    return Snapshot(state, weights, training)
+    return Snapshot(step, data, weights, training)
 
 
-def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep: int) -> Path:
+def save_checkpoint(folder: Path, step: int, data: str, model: PretrainedModel, keep: int) -> Path:
     """Save the run under `folder`: `write_checkpoint` of its snapshot."""
-    return write_checkpoint(folder, take_snapshot(state, model), model, keep)
+    return write_checkpoint(folder, take_snapshot(step, data, model), model, keep)
 
 
 def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, keep: int) -> Path:
@@ -82,16 +74,15 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
     Checkpoints of later steps are damaged ones, which `resume` skipped: they are deleted, too.
     From `model` only the configuration is read; it may be training meanwhile.
     """
-    state = snapshot.state
     # With leading zeros, so that names sort like steps.
-    checkpoint = folder / f"step-{state.step:08}"
+    checkpoint = folder / f"step-{snapshot.step:08}"
     with temporary_folder(checkpoint) as temporary:
         model.save_pretrained(temporary / MODEL, snapshot.weights)
         save_tensors(snapshot.training, temporary / TRAINING)
         files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
         hashes = {path.relative_to(temporary).as_posix(): hash_file(path) for path in files}
-        text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
-        (temporary / STATE).write_text(text, encoding="utf-8")
+        state = {"step": snapshot.step, "rows": snapshot.data, "blake2b": hashes}
+        (temporary / STATE).write_text(json.dumps(state) + "\n", encoding="utf-8")
     earlier = [path for path in checkpoints(folder) if path < checkpoint]
     for path in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
         remove(path)
@@ -103,18 +94,18 @@ def checkpoints(folder: Path) -> Iterator[Path]:
     yield from sorted(folder.glob("step-*"), reverse=True)
 
 
-def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
-    """Load the saved state into a compiled model and its optimizer; return the run's progress.
+def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> tuple[int, str]:
+    """Load the saved state into a compiled model and its optimizer; return step and data.
 
     Raises InputError if a file is damaged or belongs to another model.
     """
     try:
-        values = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
+        state = parse_json((checkpoint / STATE).read_text(encoding="utf-8"))
+        step, data = state["step"], state["rows"]
         # Before anything is assigned: if this one is damaged, `resume` tries the one before it.
-        for name, digest in values.pop("blake2b").items():
+        for name, digest in state["blake2b"].items():
             if hash_file(checkpoint / name) != digest:
                 raise ValueError(f"{name} is damaged")
-        state = RunState(**values)
         arrays = load_file(checkpoint / TRAINING)
     except (OSError, ValueError, TypeError, KeyError, AttributeError, SafetensorError) as error:
         raise InputError(f"cannot read the checkpoint {checkpoint}: {error}.") from None
@@ -126,7 +117,7 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     model.load_pretrained(checkpoint / MODEL)
     for name, variable in variables.items():
         variable.assign(arrays[name])
-    return state
+    return step, data
 
 
 def publish(model: Path, target: Path, files: Mapping[str, bytes] | None = None) -> None:
@@ -205,11 +196,11 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
     damaged = []
     for checkpoint in checkpoints(folder):
         try:
-            state = restore_checkpoint(checkpoint, model)
+            step, trained_on = restore_checkpoint(checkpoint, model)
         except InputError as error:
             damaged.append(str(error))
             continue
-        if state.rows != data:
+        if trained_on != data:
             raise InputError(
                 f"{checkpoint} was trained on other data than this. Give the same data and "
                 "settings to continue, or another --output to start anew."
@@ -217,7 +208,7 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
         for message in damaged:
             print(message, file=sys.stderr)
         say("continuing from {checkpoint}", checkpoint=checkpoint)
-        return state.step, checkpoint
+        return step, checkpoint
     if damaged:
         raise InputError(
             f"{damaged[0]} No other checkpoint is left to continue from. "

@@ -1,7 +1,7 @@
 """The `runs` command: compares runs in tables.
 
 Keras is not imported, so the tables appear at once, even while runs are training. The files are
-written by `run_files.MetricsFile`, `run_files.write_settings` and `report.write_report`.
+written by `run_files.metrics_file`, `run_files.write_settings` and `report.write_report`.
 """
 
 import json

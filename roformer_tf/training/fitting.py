@@ -20,7 +20,7 @@ from roformer_tf.errors import DivergedError
 from roformer_tf.internals import schedule_of
 from roformer_tf.terminal import Progress, say
 from roformer_tf.training.devices import sync
-from roformer_tf.training.run_files import MetricsFile
+from roformer_tf.training.run_files import Track
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -175,7 +175,7 @@ class Termination(keras.callbacks.Callback):
     def __init__(self, any_process: Callable[[bool], bool] = bool) -> None:
         super().__init__()
         self.any_process = any_process
-        self.stopped = self._received = self._agreed = False
+        self._received = self._agreed = False
         # Name of the signal that was received.
         self.signal = "SIGTERM"
 
@@ -185,9 +185,9 @@ class Termination(keras.callbacks.Callback):
         return self._agreed
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
-        """Stop if a signal was received, unless this was the last step anyway."""
-        if self._agreed and not self.model.stop_training:
-            self.stopped = self.model.stop_training = True
+        """Stop if a signal was received."""
+        if self._agreed:
+            self.model.stop_training = True
 
     def receive(self, number: int, frame: Any) -> None:
         """Record a signal."""
@@ -216,7 +216,7 @@ class StepLog(keras.callbacks.Callback):
 
     def __init__(
         self,
-        lines: MetricsFile,
+        write_line: Track,
         *,
         every: int,
         start: int,
@@ -234,7 +234,7 @@ class StepLog(keras.callbacks.Callback):
         self.flops_per_step, self.peak = flops_per_step, peak
         self.skipped = 0  # since the last line
         self.name = name  # shown with the bar
-        self.lines, self.every, self.start, self.last = lines, every, start, last
+        self.write_line, self.every, self.start, self.last = write_line, every, start, last
         self.tokens_per_step, self.uniform_loss = tokens_per_step, uniform_loss
         self.highest_loss: float | None = None  # above this the loss has exploded
         self.bar: Progress | None = None
@@ -333,7 +333,7 @@ class StepLog(keras.callbacks.Callback):
             if self.skipped and not loss:  # all of them
                 line["loss"] = None
         self.skipped = 0
-        self.lines.write(line)
+        self.write_line(line)
         assert self.bar is not None
         shown = f"loss={loss:.3f}"
         self.bar.set_postfix_str(f"{shown}, tokens_per_s={speed:,.0f}" if speed else shown)

@@ -11,7 +11,7 @@ import json
 import os
 import uuid
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path, PurePath
 from typing import Any, TypeAlias, TypeVar
 
@@ -193,52 +193,45 @@ def plain(settings: Any) -> dict[str, Any]:
 # Metrics: lines of a file, the same numbers for TensorBoard, and for a tracker on a server
 
 
-class MetricsFile:
-    """Metrics as lines of JSON, and the same numbers for TensorBoard, under the name `board`.
+# A function that stores or sends a line of metrics, which has a `step`.
+Track: TypeAlias = Callable[[Mapping[str, Any]], None]
+
+
+@contextmanager
+def metrics_file(
+    path: Path,
+    *,
+    resumed_at: int,
+    board: str,
+    writing: bool = True,
+    also: Track = lambda line: None,
+) -> Iterator[Track]:
+    """Yield a function that appends a line of JSON to a file, and its numbers to TensorBoard.
 
     Lines after `resumed_at` were written before the run was killed; they are removed, because
-    these steps are run again. If several processes train, only one is `writing`. `also` is called
-    with every line.
+    these steps are run again. TensorBoard has them under the name `board`. If several processes
+    train, only one is `writing`; in the others nothing happens. `also` is called with every line.
     """
+    if not writing:
+        yield lambda line: None
+        return
+    from tensorboard.summary import Writer  # takes a second to load
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        resumed_at: int,
-        board: str,
-        writing: bool = True,
-        also: Callable[[Mapping[str, Any]], None] = lambda line: None,
-    ) -> None:
-        self.path, self.writing, self.also = path, writing, also
-        if not writing:
-            return
-        # A run that starts anew also empties the file of an earlier run in the folder.
-        kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.file = path.open("a", encoding="utf-8")
-        from tensorboard.summary import Writer  # takes a second to load
+    # A run that starts anew also empties the file of an earlier run in the folder.
+    kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
+    write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+    folder = path.parent / "tensorboard" / board
+    with path.open("a", encoding="utf-8") as file, closing(Writer(str(folder))) as writer:
 
-        self.board = Writer(str(path.parent / "tensorboard" / board))
+        def write(line: Mapping[str, Any]) -> None:
+            file.write(json.dumps(line) + "\n")
+            file.flush()
+            for name, value in scalars(line).items():
+                writer.add_scalar(name, value, line["step"])
+            writer.flush()
+            also(line)
 
-    def write(self, line: dict[str, Any]) -> None:
-        """Append a line and flush the file."""
-        if not self.writing:
-            return
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-        for name, value in scalars(line).items():
-            self.board.add_scalar(name, value, line["step"])
-        self.board.flush()
-        self.also(line)
-
-    def __enter__(self) -> "MetricsFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self.writing:
-            self.file.close()
-            self.board.close()
+        yield write
 
 
 def scalars(line: Mapping[str, Any]) -> dict[str, float]:
@@ -252,7 +245,6 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
     return flat
 
 
-Track: TypeAlias = Callable[[Mapping[str, Any]], None]
 # A started run: its identity, by which a resumed run continues it; a function that takes metrics
 # and the step; and one that takes whether the run failed.
 Started: TypeAlias = tuple[str, Callable[[dict[str, float], int], Any], Callable[[bool], Any]]

@@ -9,7 +9,7 @@ import pytest
 
 from roformer_tf.corpus import workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
-from roformer_tf.corpus.workers import EngineError, Workers, in_order
+from roformer_tf.corpus.workers import EngineError, in_order
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import check_length
 
@@ -20,7 +20,6 @@ class ManualPool:
     def __init__(self, size):
         self.size = size
         self.futures = []
-        self.pool = Workers(self.submit, lambda: self.size)
 
     def submit(self, item):
         self.futures.append(Future())
@@ -33,7 +32,8 @@ class ManualPool:
 
 def test_results_keep_the_order_of_items_and_few_are_pending():
     manual, read = ManualPool(4), []
-    results = in_order(manual.pool, (read.append(n) or n for n in range(10)))
+    items = (read.append(n) or n for n in range(10))
+    results = in_order(manual.submit, lambda: manual.size, items)
     threading.Timer(0.05, manual.finish, (3, 2, 1, 0)).start()
     assert next(results) == (0, 0)
     assert read == [0, 1, 2, 3], "no more is read than there is room for"
@@ -70,8 +70,8 @@ def scheduler():
 def test_every_engine_gives_the_same_results_and_leaves_no_files(engine, scheduler, tmp_path):
     texts = ["你" * n for n in range(30)]
     with open_workers(engine, len, tmp_path, scheduler) as pool:
-        assert list(in_order(pool, texts)) == [(text, len(text)) for text in texts]
-        assert list(in_order(pool, [])) == []
+        assert list(pool(texts)) == [(text, len(text)) for text in texts]
+        assert list(pool([])) == []
     assert list(tmp_path.iterdir()) == []
 
 
@@ -81,7 +81,7 @@ def test_an_input_error_inside_a_task_is_raised_unchanged(engine, scheduler, tmp
         open_workers(engine, check_length, tmp_path, scheduler) as pool,
         pytest.raises(InputError, match="at least") as raised,
     ):
-        list(in_order(pool, [8, 8, 2, 8]))
+        list(pool([8, 8, 2, 8]))
     assert type(raised.value) is InputError
 
 
@@ -90,7 +90,7 @@ def test_a_killed_process_is_reported(tmp_path):
         pytest.raises(EngineError, match=r"was killed.*The same command continues"),
         open_workers("processes", os._exit, tmp_path) as pool,
     ):
-        list(in_order(pool, [3, 3]))
+        list(pool([3, 3]))
 
 
 def test_the_other_workers_of_a_killed_process_are_not_waited_for(tmp_path):
@@ -98,7 +98,7 @@ def test_the_other_workers_of_a_killed_process_are_not_waited_for(tmp_path):
     began = time.monotonic()
     with pytest.raises(EngineError), open_workers("processes", exec, tmp_path) as pool:
         # The pool watches a new process only from the next item on.
-        list(in_order(pool, ["import time; time.sleep(50)", "import os; os._exit(3)", ""]))
+        list(pool(["import time; time.sleep(50)", "import os; os._exit(3)", ""]))
     assert time.monotonic() - began < 25
 
 
@@ -113,7 +113,7 @@ def test_a_worker_without_access_to_the_folder_refuses(tmp_path, scheduler):
         pytest.raises(EngineError, match=r"does not see .*/elsewhere\. Choose an --output"),
         open_workers("dask", len, tmp_path / "elsewhere", scheduler) as pool,
     ):
-        list(in_order(pool, ["你好"]))
+        list(pool(["你好"]))
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_cluster_needs_a_scheduler(monkeypatch):
 def test_the_scheduler_may_be_an_environment_variable(scheduler, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
     with open_workers("dask", len, tmp_path) as pool:
-        assert list(in_order(pool, ["你好"])) == [("你好", 2)]
+        assert list(pool(["你好"])) == [("你好", 2)]
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_files_do_not_depend_on_the_number_of_workers(configure, tmp_path, choic
 def test_a_finished_preparation_is_not_repeated(configure, monkeypatch, capsys):
     folder = prepare(configure())
     before = stamps(folder)
-    monkeypatch.setattr(preparation, "PartWriter", None)  # preparing again would fail
+    monkeypatch.setattr(preparation, "write_part", None)  # preparing again would fail
     capsys.readouterr()
     assert prepare(configure(workers=2)) == folder
     assert stamps(folder) == before

@@ -126,7 +126,7 @@ def test_a_part_repeated_after_the_end_changes_nothing(configure, expected, monk
             tasks.append(partial(task, item))
             return tasks[-1]
 
-        yield workers.Workers(submit, room=lambda: 3)
+        yield partial(workers.in_order, submit, lambda: 3)
 
     monkeypatch.setattr(preparation, "open_workers", recording_workers)
     output = prepare(configure())
@@ -142,7 +142,7 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
 
 def test_bad_input_in_a_task_is_reported_as_bad_input(cluster, tmp_path):
     with workers.cluster(check_length, tmp_path, str(cluster.file)) as pool:
-        results = workers.in_order(pool, [512, 128, 2, 512])
+        results = pool([512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
         with pytest.raises(InputError, match="at least") as raised:
             next(results)
@@ -199,7 +199,7 @@ def test_a_part_that_kills_its_worker_is_reported(tmp_path):
             EngineError, match=r"part of the corpus ended 1 workers.*The same command continues"
         ),
     ):
-        list(workers.in_order(pool, [3]))
+        list(pool([3]))
 
 
 @pytest.mark.slow

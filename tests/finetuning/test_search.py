@@ -17,7 +17,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.training.run_files import MetricsFile
+from roformer_tf.training.run_files import metrics_file
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import tokenizer_of
 
@@ -208,12 +208,12 @@ def test_ties_between_epochs_keep_the_last_weights(tmp_path, monkeypatch):
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
     metrics = SimpleNamespace(with_choices=lambda *_: (chosen_task, {"accuracy": next(accuracies)}))
     task = SimpleNamespace(metrics=metrics)
-    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0, board="training") as lines:
+    with metrics_file(tmp_path / "evaluations.jsonl", resumed_at=0, board="training") as write_line:
         events = trial._TrialEvents(
             *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), task, None, "", 1),
-            *(model, None, lines),
+            *(model, None, write_line),
         )
         for step in range(1, 7):
             model.save_pretrained = lambda *_, step=step, **__: saved_steps.append(step)
-            lines.write({"step": step, **events._metrics()})
+            write_line({"step": step, **events._metrics()})
     assert saved_steps == [1, 2, 3, 5]

@@ -15,7 +15,7 @@ from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
-from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.training.checkpointing import restore_checkpoint, save_checkpoint
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SIZES = {
@@ -127,7 +127,7 @@ def test_a_checkpoint_does_not_contain_the_schedule(reference, shared, tmp_path)
     trainer, want, _ = reference
     _, compiled = trainer.begin(7, SECOND, COUNT)
     compiled.fit(batches(COUNT, end=4), steps_per_epoch=4, verbose=0, shuffle=False)
-    save_checkpoint(tmp_path, RunState(4, "rows"), compiled, keep=1)
+    save_checkpoint(tmp_path, 4, "rows", compiled, keep=1)
 
     train(shared, 1, FIRST, 6)
     _, compiled = shared.begin(7, SECOND, COUNT)

@@ -575,14 +575,6 @@ def test_a_new_model_predicts_by_frequency(pretrained):
     assert model.config.vocab_size == tokenizer.vocab_size
 
 
-def test_a_new_model_has_positions_for_its_rows(pretrained):
-    rows = PreparedRows.open(pretrained / "rows")
-    tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "rows")
-    config = RoFormerConfig.from_file(pretrained / "model" / "config.json")
-    short = new_model(config.replace(max_position_embeddings=16), tokenizer, rows)
-    assert short.config.max_position_embeddings == rows.length
-
-
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

@@ -87,6 +87,13 @@ def test_attention_dropout_may_differ_from_dropout(flags, want):
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
 
 
+def test_a_new_architecture_has_positions_for_the_longest_rows():
+    usual = read_architecture(None).max_position_embeddings
+    for length, want in ((32, usual), (usual + 1, usual + 1)):
+        architecture = new_architecture(InitializationConfig(), length)
+        assert architecture.max_position_embeddings == want
+
+
 def test_an_architecture_needs_no_vocabulary_size(tmp_path):
     """The vocabulary of the data gives it."""
     file = tmp_path / "architecture.json"

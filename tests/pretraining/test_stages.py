@@ -225,9 +225,9 @@ def test_sigterm_at_the_last_checkpoint_of_a_stage_stops_the_run(
     """The stage has no further step at whose end the signal could be noticed."""
     run, take_snapshot = tmp_path / "run", training_loop.take_snapshot
 
-    def interrupted(state, model):
+    def interrupted(*arguments):
         signal.raise_signal(signal.SIGTERM)
-        return take_snapshot(state, model)
+        return take_snapshot(*arguments)
 
     monkeypatch.setattr(training_loop, "take_snapshot", interrupted)
     assert main(["pretrain", *flags(run)]) == 75

@@ -13,7 +13,7 @@ from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.training.fitting import StepLog
 from roformer_tf.training.optimizers import make_optimizer
-from roformer_tf.training.run_files import MetricsFile, read_metrics
+from roformer_tf.training.run_files import metrics_file, read_metrics
 from roformer_tf.training.settings import OptimizerConfig
 
 ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
@@ -270,7 +270,7 @@ def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
 
     def waiting_share(name, pause, count):
         with (
-            MetricsFile(tmp_path / name, resumed_at=0, board="training") as lines,
+            metrics_file(tmp_path / name, resumed_at=0, board="training") as lines,
             StepLog(
                 lines, every=count, start=0, last=count, tokens_per_step=96, uniform_loss=4.0
             ) as log,

@@ -10,7 +10,6 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.training.checkpointing import (
-    RunState,
     checkpoints,
     publish,
     restore_checkpoint,
@@ -68,7 +67,7 @@ def trained(eagerly):
 
 @pytest.fixture
 def checkpoint(trained, tmp_path):
-    return save_checkpoint(tmp_path / "checkpoints", RunState(3, "rows"), trained, keep=2)
+    return save_checkpoint(tmp_path / "checkpoints", 3, "rows", trained, keep=2)
 
 
 def content(folder):
@@ -83,11 +82,11 @@ def test_a_restored_run_continues_exactly(optimizer, tmp_path):
     keras.utils.set_random_seed(2)
     model = compiled(optimizer)
     train(model, 0, 3)
-    checkpoint = save_checkpoint(tmp_path, RunState(3, "rows"), model, keep=1)
+    checkpoint = save_checkpoint(tmp_path, 3, "rows", model, keep=1)
     keras.utils.set_random_seed(3)
     other = compiled(optimizer)
     train(other, 5, 7)
-    assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
+    assert restore_checkpoint(checkpoint, other) == (3, "rows")
     assert float(other.metrics[0].result()) == float(model.metrics[0].result())
     for item in (model, other):
         train(item, 3, 6)
@@ -112,7 +111,7 @@ def test_weights_that_are_not_finite_are_never_saved(trained, checkpoint, value)
     set_one_bias(trained, value)
     try:
         with pytest.raises(DivergedError, match="mlm/bias"):
-            save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
+            save_checkpoint(checkpoint.parent, 4, "rows", trained, keep=2)
     finally:
         set_one_bias(trained, original)
     assert content(checkpoint.parent) == before
@@ -120,9 +119,9 @@ def test_weights_that_are_not_finite_are_never_saved(trained, checkpoint, value)
 
 def test_the_last_few_are_kept(trained, tmp_path):
     for step in (1, 2, 10, 100):
-        save_checkpoint(tmp_path, RunState(step, "rows"), trained, keep=2)
+        save_checkpoint(tmp_path, step, "rows", trained, keep=2)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000100", "step-00000010"]
-    save_checkpoint(tmp_path, RunState(101, "rows"), trained, keep=1)
+    save_checkpoint(tmp_path, 101, "rows", trained, keep=1)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000101"]
 
 
@@ -132,8 +131,8 @@ def test_saving_removes_damaged_later_checkpoints(trained, tmp_path):
     Otherwise an unreadable checkpoint would remain the newest.
     """
     for step in (10, 20):
-        save_checkpoint(tmp_path, RunState(step, "rows"), trained, keep=2)
-    save_checkpoint(tmp_path, RunState(15, "rows"), trained, keep=1)
+        save_checkpoint(tmp_path, step, "rows", trained, keep=2)
+    save_checkpoint(tmp_path, 15, "rows", trained, keep=1)
     assert [path.name for path in checkpoints(tmp_path)] == ["step-00000015"]
 
 
@@ -216,7 +215,7 @@ def test_an_older_model_is_replaced_completely(trained, checkpoint, tmp_path):
     publish(checkpoint / "model", tmp_path / "model")
     (tmp_path / "model" / "old.txt").write_text("old")
     set_one_bias(trained, 3.0)
-    newer = save_checkpoint(checkpoint.parent, RunState(4, "rows"), trained, keep=2)
+    newer = save_checkpoint(checkpoint.parent, 4, "rows", trained, keep=2)
     publish(newer / "model", tmp_path / "model")
     assert content(tmp_path / "model") == content(newer / "model")
     assert content(tmp_path / "model") != content(checkpoint / "model")

@@ -415,14 +415,14 @@ def test_files_of_the_commands_are_read(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
     from roformer_tf.training import run_files
-    from roformer_tf.training.run_files import MetricsFile
+    from roformer_tf.training.run_files import metrics_file
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
     run_files.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
     run_files.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
     for folder in (pretraining, tuning):
-        with MetricsFile(folder / METRICS_FILE, resumed_at=0, board="training") as file:
-            file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
+        with metrics_file(folder / METRICS_FILE, resumed_at=0, board="training") as write_line:
+            write_line({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
     runs = read(pretraining, tuning)
     assert [run.kind for run in runs] == [PRETRAINING, FINE_TUNING]
     assert [state(run) for run in runs] == ["finished at step 20", "at step 20"]

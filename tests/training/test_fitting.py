@@ -13,7 +13,7 @@ from roformer_tf import terminal
 from roformer_tf.errors import DivergedError, handling_termination
 from roformer_tf.training.fitting import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
-from roformer_tf.training.run_files import MetricsFile, read_metrics
+from roformer_tf.training.run_files import metrics_file, read_metrics
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
 
@@ -52,8 +52,8 @@ def run(
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss}
     settings |= {"start": start, "last": start + len(losses)}
     with (
-        MetricsFile(path, resumed_at=start, board="training") as lines,
-        StepLog(lines, **settings) as log,
+        metrics_file(path, resumed_at=start, board="training") as write_line,
+        StepLog(write_line, **settings) as log,
     ):
         schedules = [
             PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds) for f, n in hooks
@@ -205,15 +205,15 @@ def test_a_moderately_rising_loss_does_not_stop_the_run(path, uniform_loss):
 
 def test_a_new_run_removes_older_lines(path):
     path.write_text('{"step": 0, "loss": 1.0}\n{"step": 3, "loss": 1.0}\n')
-    with MetricsFile(path, resumed_at=0, board="training"):
+    with metrics_file(path, resumed_at=0, board="training"):
         assert read_metrics(path) == []
 
 
 def test_a_resumed_run_keeps_the_lines_up_to_its_step(path):
     path.write_text('{"step": 0}\n{"step": 3}\n{"step": 4}\n{"st')
-    with MetricsFile(path, resumed_at=3, board="training") as lines:
+    with metrics_file(path, resumed_at=3, board="training") as write_line:
         assert read_metrics(path) == [{"step": 0}, {"step": 3}]
-        lines.write({"step": 5})
+        write_line({"step": 5})
     assert path.read_text() == '{"step": 0}\n{"step": 3}\n{"step": 5}\n'
 
 
@@ -224,9 +224,9 @@ def test_a_missing_file_has_no_lines(path):
 def test_tensorboard_has_the_same_values(path, tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    with MetricsFile(path, resumed_at=0, board="held_out") as lines:
-        lines.write({"step": 10, "loss": 2.5, "tokens_per_second": None})
-        lines.write({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
+    with metrics_file(path, resumed_at=0, board="held_out") as write_line:
+        write_line({"step": 10, "loss": 2.5, "tokens_per_second": None})
+        write_line({"step": 20, "loss": 1.25, "tokens_per_second": 4096.0, "by": {"64": 0.5}})
     board = EventAccumulator(str(tmp_path / "tensorboard" / "held_out"))
     board.Reload()
     values = {
@@ -251,10 +251,10 @@ def test_a_signal_after_the_check_stops_after_the_next_step():
     assert not termination.received()  # so nothing is saved
     termination.receive(signal.SIGTERM, None)
     termination.on_train_batch_end(0)
-    assert not termination.stopped
+    assert not termination.model.stop_training
     assert termination.received()  # now a checkpoint is saved
     termination.on_train_batch_end(1)
-    assert termination.stopped
+    assert termination.model.stop_training
 
 
 @pytest.fixture

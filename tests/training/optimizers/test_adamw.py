@@ -11,7 +11,7 @@ from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
-from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
+from roformer_tf.training.checkpointing import restore_checkpoint, save_checkpoint
 from roformer_tf.training.fitting import learning_rate
 from roformer_tf.training.optimizers import ema_weights, layer_scales, make_finetune_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig
@@ -292,9 +292,9 @@ def test_a_restored_run_continues_exactly(settings, objective, tmp_path):
     config, objective = FinetuneOptimizerConfig(**QUICK | settings), LossConfig(**objective)
     model = compiled(config, 6, objective, **DROPOUT)
     train(model, 0, 3)
-    checkpoint = save_checkpoint(tmp_path, RunState(3, "rows"), model, keep=1)
+    checkpoint = save_checkpoint(tmp_path, 3, "rows", model, keep=1)
     other = compiled(config, 6, objective, **DROPOUT)
-    assert restore_checkpoint(checkpoint, other) == RunState(3, "rows")
+    assert restore_checkpoint(checkpoint, other) == (3, "rows")
     for m in (model, other):
         train(m, 3, 6)
     with ema_weights(model), ema_weights(other):
