@@ -17,8 +17,8 @@ TRAINED_HEAD = 0.2
 # Default number of epochs for a training set of usual size.
 USUAL_EPOCHS = 3
 # Of a few hundred examples these are a dozen steps, in which a new head learns little. They are
-# repeated for about this number of steps, in at most this number of epochs.
-FEW_STEPS, MOST_EPOCHS = 100, 10
+# repeated for about a task's `few_steps`, in at most this number of epochs.
+MOST_EPOCHS = 10
 # Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps.
 ENOUGH = 0.25
 
@@ -41,15 +41,15 @@ def default_rate(
     return nearest(min(HIGHEST, rate))
 
 
-def default_epochs(rate: float, steps: int, usual: int = USUAL_EPOCHS) -> int:
+def default_epochs(rate: float, steps: int, usual: int = USUAL_EPOCHS, few_steps: int = 100) -> int:
     """The default number of epochs, each of `steps` steps: `usual`, or as the data's size needs.
 
-    Few examples are repeated up to 10 times, until they are 100 steps (docs/LOG.md).
+    Few examples are repeated up to 10 times, until they are `few_steps` (docs/LOG.md).
     High rates overfit sooner: in an epoch, Adam moves the embedding of a rare word by some thirty
     times the rate. So at 5e-4 the examples are memorized when they are seen again (docs/LOG.md).
     At a base model's rate that takes a hundred thousand examples.
     """
-    repeats = min(MOST_EPOCHS, math.ceil(FEW_STEPS / steps))
+    repeats = min(MOST_EPOCHS, math.ceil(few_steps / steps))
     if repeats > usual:
         return repeats
     return max(1, min(usual, math.ceil(ENOUGH * usual / USUAL_EPOCHS / (rate * steps))))

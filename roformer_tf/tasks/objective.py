@@ -48,6 +48,8 @@ class TrainingObjective(Part):
     """Whether a checkpoint's own head or pooler is trained further."""
     epochs: ClassVar[int] = 3
     """The default number of epochs for a training set of usual size."""
+    few_steps: ClassVar[int] = 100
+    """The number of steps for which few examples are repeated by default."""
     dropout: ClassVar[float | None] = None
     """The default dropout rate. Default: the checkpoint's."""
     refused_settings: ClassVar[Mapping[str, str]] = {}

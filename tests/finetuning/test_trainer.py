@@ -58,7 +58,9 @@ def train(trainer, seed, optimizer, count):
     return [keras.ops.convert_to_numpy(x).copy() for x in everything], history.history["loss"]
 
 
-@pytest.mark.parametrize(("weights", "wanted"), [("none", [3 / 6, 2 / 6, 1 / 6]), ("balanced", 0.5)])
+@pytest.mark.parametrize(
+    ("weights", "wanted"), [("none", [3 / 6, 2 / 6, 1 / 6]), ("balanced", 0.5)]
+)
 def test_a_new_head_of_several_labels_knows_how_frequent_they_are(start, weights, wanted):
     task = Multilabel(labels=("a", "b", "c"))
     labels = [("a",), ("a", "b"), (), ()]
