@@ -77,7 +77,7 @@ def test_default_epochs_depend_on_rate_and_steps(rate, steps, epochs):
     ("steps", "epochs"),
     [
         (16, 10),
-        (66, 7),  # 2,100 examples: 6 epochs were 11 points better than 3, 10 another point
+        (66, 7),  # 2,100 examples: 6 epochs were 4 points better than 3
         (157, 3),  # 5,000 examples: 6 were no better
         (528, 1),
     ],
