@@ -232,9 +232,9 @@ def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     assert main(flags(uninterrupted)) == 0
     save = trial.save_checkpoint
 
-    def interrupted(folder, state, *rest, **settings):
-        save(folder, state, *rest, **settings)
-        if state.step == 2:
+    def interrupted(folder, step, *rest, **settings):
+        save(folder, step, *rest, **settings)
+        if step == 2:
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
