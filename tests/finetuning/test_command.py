@@ -145,6 +145,11 @@ def test_a_resumed_run_keeps_its_learning_rate(tmp_path):
         (2_430, {}, 12, "question-answering"),
         (10_000, {}, 7, "question-answering"),
         (90_000, {}, 1, "question-answering"),
+        (2_430, {}, 6, "multilabel"),
+        (500, {}, 10, "spans"),
+        (2_100, {}, 7, "spans"),  # 6 epochs were 4 points better than 3
+        (5_000, {}, 3, "spans"),  # 6 were no better
+        (16_883, {}, 1, "spans"),
     ],
 )
 def test_many_examples_at_a_high_rate_get_fewer_epochs(examples, changes, want, task, capsys):

@@ -4,7 +4,6 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.rates import default_epochs, default_rate, nearest, spelled
-from roformer_tf.tasks.table import TASKS
 
 PUBLISHED = {  # (layers, hidden size): the range of learning rates in published fine-tuning recipes
     (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
@@ -71,17 +70,3 @@ def test_rates_are_formatted_in_short_notation():
 )
 def test_default_epochs_depend_on_rate_and_steps(rate, steps, epochs):
     assert default_epochs(rate, steps) == epochs
-
-
-@pytest.mark.parametrize(
-    ("steps", "epochs"),
-    [
-        (16, 10),
-        (66, 7),  # 2,100 examples: 6 epochs were 4 points better than 3
-        (157, 3),  # 5,000 examples: 6 were no better
-        (528, 1),
-    ],
-)
-def test_spans_are_repeated_for_more_steps(steps, epochs):
-    few_steps = TASKS["spans"].objective.few_steps
-    assert default_epochs(5e-4, steps, few_steps=few_steps) == epochs
