@@ -299,7 +299,7 @@ def foreign_part(config: RoFormerConfig, arrays: Collection[str]) -> str:
     # BERT has one size for embeddings and layers, norms with weights, and another classifier head.
     other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
     if config.position_embedding_type != "rotary" and (other or classifies):
-        return "learned positions and the rest of this config, or this head"
+        return "learned positions and a head, an embedding size or norms that BERT does not have"
     return ""
 
 

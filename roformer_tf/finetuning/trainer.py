@@ -85,8 +85,9 @@ class Trainer:
             if not isinstance(wrapper, BatchTraining):  # which computes that of a whole batch
                 targets = [self.task.labelling.target(example) for example in self.train]
                 loss = TaskLoss(self.task, self.loss, targets)
-            rule = make_finetune_optimizer(optimizer, wrapper, batches)
-            wrapper.compile(rule, loss, jit_compile=choose_jit())
+            wrapper.compile(
+                make_finetune_optimizer(optimizer, wrapper, batches), loss, jit_compile=choose_jit()
+            )
             self.compiled = fresh, wrapper
             return self.compiled
         _, compiled = self.compiled
