@@ -170,6 +170,11 @@ class Profile(NamedTuple):
         """Most cells differ, and they are neither numbers nor codes."""
         return not self.coded and 2 * self.distinct > self.filled > 0
 
+    @property
+    def like_premises(self) -> bool:
+        """Sentences that repeat, as premises of several hypotheses and titles of products do."""
+        return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
+
 
 def profile(values: Iterable[Any]) -> Profile:
     """Summarize the cells of a column."""
@@ -275,6 +280,8 @@ def find_texts(
         candidates = [free]
     elif not candidates:
         candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
+        if len(candidates) == 1:
+            candidates = [(x,) for x in free if (x,) in candidates or profiles[x].like_premises]
     if len(candidates) == 1:
         _check_whole_text(sample.table, profiles, candidates[0], len(sample.rows))
         return candidates[0], note

@@ -18,6 +18,7 @@ KINDS = {  # by the suffix of the name, without that of a compression
     ".xlsm": "xlsx",
     ".conll": "conll",
     ".bio": "conll",
+    ".bmes": "conll",
     ".ann": "brat",
     ".txt": "txt",
 }

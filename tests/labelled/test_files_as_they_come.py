@@ -592,6 +592,15 @@ def test_a_question_may_have_a_single_answer(write, columns):
     assert examples[0] == (rows[0][:2], ((rows[0][2], 0),))
 
 
+@pytest.mark.parametrize("repeat", [1, 3])
+def test_a_premise_of_several_hypotheses_is_not_dropped(write, repeat):
+    # The layout of SNLI and MNLI: three lines in a row have the same premise.
+    premises = [f"第{number // repeat}个孩子在草地上玩耍" for number in range(600)]
+    rows = [(premise, f"有{i}个孩子在外面", f"{i % 3}类") for i, premise in enumerate(premises)]
+    with pytest.raises(InputError, match="--text-columns 1 2, by name or by number"):
+        read(write("a.tsv", as_lines(*rows)))
+
+
 @pytest.mark.parametrize("last", ["y", "1.5"])
 def test_unknown_names_are_asked_about_first(write, last):
     path = write("a.tsv", as_lines(("s1", "s2", last), *PAIRED))

@@ -12,6 +12,7 @@ from roformer_tf.readers.tables import BLANK, Top, open_table
         ("A.CSV.XZ", "csv"),
         ("a.ndjson.zst", "jsonl"),
         ("a.b.bio.gz", "conll"),
+        ("train.char.bmes", "conll"),
         ("a.parquet", "parquet"),
         ("a.xlsx", "xlsx"),
         ("a.gz.txt", "txt"),
