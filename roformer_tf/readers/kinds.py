@@ -1,5 +1,6 @@
 """The kind of a file of examples, from its name and its first bytes."""
 
+import re
 from pathlib import Path
 
 from roformer_tf.errors import InputError
@@ -28,6 +29,8 @@ SPREADSHEETS = (".xls", ".xlsb", ".ods", ".et", ".numbers")
 # First bytes of an .xlsx and of an .xls file.
 _ZIP = b"PK\x03\x04"
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+# Lines of a CoNLL file, which end in a tag, then the start of another line.
+_TAGGED = re.compile(rb"((\S+[ \t])+(O|[BIMESLU]([-_]\S+)?)[ \t]*\r?\n\s*){5,}[^\n]*")
 
 
 def kind_of(path: str | Path, sheet: str | None = None) -> str:
@@ -97,11 +100,15 @@ def _by_content(path: str | Path, file: StoredFile) -> str:
     """
     # .xls is in use for spreadsheets, tab-separated text and HTML.
     text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
-    if file.compression or not (text or file.kind == ".xls"):
+    known = text or file.kind == ".xls"
+    if file.compression or (file.kind in KINDS and not text):
         return ""
     with opened_as_stored(path) as raw:
         head = raw.read(4096)
-    if head.startswith(_ZIP):
+    # Corpora of names are called example.train or msra_bio.txt as often as x.conll.
+    if KINDS.get(file.kind, "txt") == "txt" and _TAGGED.fullmatch(head):
+        return "conll"
+    if known and head.startswith(_ZIP):
         return "xlsx"
     if text and head.startswith(b"\x1f\x8b"):
         raise InputError(f"{path} is compressed by gzip. Add .gz to its name.")

@@ -95,7 +95,7 @@ class TaggingLabelling(UnitLabelling):
         """How many sentences break the scheme, or why predictions follow none; or no entities."""
         labels = self.task.labels
         if not schemes.schemes_of(labels):
-            # Such as B_LOC, LOC-B or b-loc next to O; "o" alone may be a part of speech.
+            # Such as LOC-B or b-loc next to O; "o" alone may be a part of speech.
             seem_marked = {"o", "O"} & {*labels} and any(re.search("[-_]", x) for x in labels)
             note = "the tags mark no entities: write them as B-LOC, I-LOC and O"
             return [note] if seem_marked else []

@@ -42,6 +42,25 @@ def test_unsupported_kinds_are_rejected(name, message):
         kind_of(f"memory://nowhere/{name}")
 
 
+@pytest.mark.parametrize("name", ["example.train", "msra_test_bio", "a.txt"])
+@pytest.mark.parametrize("line", ["京 B-LOC", "京\tNR\tO\r", "京 B_Time", "京 E"])
+def test_lines_that_end_in_tags_are_conll(tmp_path, name, line):
+    lines = [line, line, "", line, line, line, "未完"]
+    (tmp_path / name).write_text("\n".join(lines), encoding="utf-8")
+    assert kind_of(tmp_path / name) == "conll"
+
+
+@pytest.mark.parametrize("other", ["他 O 型", "京B-LOC", "今天"])
+def test_texts_are_no_conll(tmp_path, other):
+    path = tmp_path / "a.txt"
+    path.write_text(
+        "\n".join(["血型 B", "京 O", other, "血型 B", "京 O", "", ""]), encoding="utf-8"
+    )
+    assert kind_of(path) == "txt"
+    with pytest.raises(InputError, match="of no kind"):
+        kind_of(path.rename(tmp_path / "a.train"))
+
+
 @pytest.mark.parametrize("suffix", [".tsv", ".csv"])
 @pytest.mark.parametrize("has_header", [True, False])
 def test_cells_are_keyed_by_column_names_or_numbers(tmp_path, suffix, has_header):

@@ -49,6 +49,7 @@ def test_legal_sequences_match_the_scheme(labels):
         (BMES, ["B-X M-X E-X O S-X"], "BIOES"),
         (BMES, ["B-X O B-X M-X"], "IOB2"),  # neither E- nor S- occurs
         (BILOU, ["U-X B-X I-X L-X"], "BIOES"),
+        (("B_X", "I_X", "O"), ["B_X I_X O"], "IOB2"),
         (SEGMENTATION, ["S B M E B E"], "BIOES"),
         (("B", "I", "O"), ["O B I I"], "IOB2"),
         (("n", "v", "O"), ["n v O"], ""),
@@ -73,6 +74,6 @@ def test_scheme_detection_tolerates_one_percent_of_errors():
 
 
 def test_tags_that_look_like_entity_tags_are_reported():
-    (note,) = Tagging(labels=("B_LOC", "I_LOC", "O")).labelling.notes([])
+    (note,) = Tagging(labels=("LOC-B", "LOC-I", "O")).labelling.notes([])
     assert "tags mark no entities" in note
     assert Tagging(labels=("n", "o", "v")).labelling.notes([]) == []  # "o": an onomatopoeia

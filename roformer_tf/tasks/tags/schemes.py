@@ -45,14 +45,15 @@ def spans(labels: Sequence[str]) -> list[Span]:
 
 
 def as_bioes(tag: str) -> str | None:
-    """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN".
+    """A tag as BIOES spells it, "M_LOC" as "I-LOC"; None for one that marks no entity, as "NN".
 
     Tags without a type, as in word segmentation, have the type `UNTYPED`.
     """
-    mark, dash, kind = tag.partition("-")
+    mark, dash, kind = tag[:1], tag[1:2], tag[2:]
     if tag == "O":
         return tag
-    return f"{MARKS[mark]}-{kind if dash else UNTYPED}" if mark in MARKS else None
+    is_mark = mark in MARKS and dash in ("", "-", "_")
+    return f"{MARKS[mark]}-{kind if dash else UNTYPED}" if is_mark else None
 
 
 def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
@@ -157,7 +158,7 @@ def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
 def schemes_of(labels: Sequence[str]) -> list[Scheme]:
     """The schemes that have these tags, the strictest first; none for parts of speech."""
     marks = {mark for mark, _ in map(_parsed, labels)}
-    typed = {"-" in label for label in labels if label != "O"}
+    typed = {len(label) > 1 for label in labels if label != "O"}
     if "" in marks or len(typed) != 1:  # a mixture of B and B-LOC is no scheme
         return []
     return ["BIOES", "IOB2"] if marks & {"E", "S"} else ["IOB2"]
