@@ -25,6 +25,7 @@ import keras
 import numpy as np
 
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
+from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
 from roformer_tf.errors import DivergedError, InputError
@@ -104,6 +105,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         check_export(to, output / "export" / to)
     say(layout.report)
     check_uses(layout.task, config)
+    config = choose_segments(config, layout)
     sets = read_sets(config, layout)
     config = settle_method(config, layout.task, sets.train)
     # With "vectors", and while "auto" is open, all examples stay together: without --valid the
@@ -209,7 +211,7 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method.
+    """Replace "auto" by the values of a run that is resumed: epochs, shared tokens, and others.
 
     The method of a new run is "full" if a setting of the training is given.
     Raises InputError for such a setting next to the method "vectors".
@@ -226,8 +228,9 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
         is_set = training_flags(config, OF_BOTH)
         method: Any = "full" if is_set else started.get("method", "auto")
         config = dataclasses.replace(config, method=method)
-    if config.epochs == "auto":
-        config = dataclasses.replace(config, epochs=started.get("epochs", "auto"))
+    for name in ("epochs", "shared_tokens"):
+        if getattr(config, name) == "auto":
+            config = dataclasses.replace(config, **{name: started.get(name, "auto")})
     if config.optimizer.learning_rate == "auto":
         config = _with_rate(config, started.get("learning_rate", "auto"))
     return config
@@ -260,9 +263,6 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
     useless = {
         "crf": config.crf and (kind.has_spans or not kind.has_units) and "sequences of labels",
         "label_prompts": config.label_prompts and not kind.has_spans and "entities (spans)",
-        "shared_tokens": config.shared_tokens == "yes"
-        and kind.shares_tokens is None
-        and "pair, reranking and question-answering",
         "label_names": config.label_names
         and not task.decoding.lists_labels
         and "labels of whole texts",
@@ -281,6 +281,29 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
             raise InputError(f"{name} is for {what}, not for {task.name}. Remove --{flag}.")
     if task.metrics.linear_model and lexical == "auto" and config.export:
         say("no lexical features, because a model with them cannot be exported")
+
+
+def choose_segments(config: FinetuneConfig, layout: Layout) -> FinetuneConfig:
+    """Replace `shared_tokens="auto"` for pairs of texts, and print it if it is "yes".
+
+    That is where our own checkpoint is trained, which hardly learns to compare texts without
+    (docs/LOG.md), unless the settings ask for a model that other programs open.
+    Raises InputError if it is set, but the task has no two texts in a sequence.
+    """
+    usual = layout.task.labelling.shares_tokens
+    has_two = usual is not None and len(layout.text_columns) > 1
+    if config.shared_tokens == "yes" and not has_two:
+        raise InputError(
+            f"shared_tokens is for two texts in a sequence, which a {layout.task.name} of "
+            f"{' and '.join(layout.text_columns)} has not. Remove --shared-tokens."
+        )
+    if config.shared_tokens != "auto" or usual or not has_two:
+        return config
+    for_others = config.lexical_features == "no" or config.export
+    shared: Any = "yes" if config.checkpoint == MINI and not for_others else "no"
+    if shared == "yes":
+        say("the segments show which tokens both texts have (--shared-tokens)")
+    return dataclasses.replace(config, shared_tokens=shared)
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:

@@ -10,7 +10,7 @@ import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
-from roformer_tf.finetuning.command import check_uses
+from roformer_tf.finetuning.command import choose_segments
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages
@@ -18,6 +18,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.reading import Layout
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
 from roformer_tf.search.retriever import open_reranker
 from roformer_tf.tasks.table import TASKS
@@ -160,10 +161,48 @@ def test_pair_models_with_shared_tokens_are_not_for_transformers(run, tmp_path, 
     assert loaded(rows[0][:2])["label"] == result.predict([rows[0][:2]])[0]["label"]
 
 
-@pytest.mark.parametrize("task", ["classification", "regression", "tagging", "embedding"])
-def test_shared_tokens_are_rejected_for_other_tasks(task):
-    with pytest.raises(InputError, match="shared_tokens is for pair, reranking and question-"):
-        check_uses(TASKS[task], FinetuneConfig(train="a", output="b", shared_tokens="yes"))
+@pytest.mark.parametrize(
+    ("task", "columns"),
+    [("classification", 1), ("regression", 1), ("tagging", 1), ("embedding", 2)],
+)
+def test_shared_tokens_need_two_texts_in_a_sequence(task, columns):
+    layout = Layout(TASKS[task], ("a", "b")[:columns], "label", "")
+    with pytest.raises(InputError, match="shared_tokens is for two texts in a sequence"):
+        choose_segments(FinetuneConfig(train="a", output="b", shared_tokens="yes"), layout)
+
+
+@pytest.mark.parametrize(
+    ("task", "columns", "settings", "expected"),
+    [
+        ("pair", 2, {}, "yes"),
+        ("regression", 2, {}, "yes"),
+        ("reranking", 2, {}, "yes"),
+        ("pair", 2, {"shared_tokens": "no"}, "no"),
+        # A model for other programs, and other checkpoints, have the usual segments.
+        ("pair", 2, {"lexical_features": "no"}, "no"),
+        ("pair", 2, {"export": ("onnx",)}, "no"),
+        ("pair", 2, {"checkpoint": "chinese_roformer-base"}, "no"),
+        ("regression", 1, {}, "auto"),
+        ("question-answering", 2, {}, "auto"),  # always shared
+        ("embedding", 2, {}, "auto"),
+    ],
+)
+def test_pairs_of_our_checkpoint_share_tokens_by_default(task, columns, settings, expected):
+    layout = Layout(TASKS[task], ("a", "b")[:columns], "label", "")
+    config = choose_segments(FinetuneConfig(train="a", output="b", **settings), layout)
+    assert config.shared_tokens == expected
+
+
+def test_a_pair_model_of_our_checkpoint_keeps_its_segments(tmp_path):
+    """Without lexical features is the default for a new run to have usual segments, no reason to
+    train again."""
+    rows = [("今天天气好", f"{'好天气' if i % 2 else '很贵'}{i}", i % 2) for i in range(20)]
+    settings = {"output": tmp_path / "run", "epochs": 1, "baseline": False, "max_length": 16}
+    for lexical in ("auto", "no"):
+        roformer_tf.finetune(None, rows, **settings, lexical_features=lexical)
+        assert load_task(tmp_path / "run" / "model").shared_tokens
+    metrics = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8")
+    assert metrics.count('"step"') == 1
 
 
 def test_a_dataset_gives_batches_and_predictions(run):
