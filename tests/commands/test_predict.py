@@ -192,7 +192,7 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
     result, bad, summary = err.splitlines()
     assert (result, bad) == (
         "rows without a prediction: 10 of 11",
-        f"  {path}:2-11 has an empty text in 'text'",
+        f"  {path}:2-11 is blank",
     )
     assert summary.startswith("1 of 11 texts predicted; ")
     assert "; device: the CPU" in summary

@@ -924,7 +924,7 @@ def test_every_line_of_a_txt_file_is_a_text(write):
     path = write("a.txt", b"\xef\xbb\xbftext\r\n\n" + '"乙\t丙'.encode() + b"\n\xff\n")
     assert stream(path) == [
         Example(("text",), None, f"{path}:1"),
-        Row(f"{path}:2", {}, "has an empty text in 'text'"),
+        Row(f"{path}:2", {}, "is blank"),
         Example(('"乙\t丙',), None, f"{path}:3"),
         Row(f"{path}:4", {}, "is not in the encoding of the rest of the file, or of --encoding"),
     ]
