@@ -152,7 +152,7 @@ def test_the_summary_counts_entities_or_plain_tags(task, counted, finetuned, typ
 
 
 @pytest.mark.parametrize(
-    ("labels", "counted"), [("BEMS", "words 3; device"), ("BIO", r"entities _: \d; device")]
+    ("labels", "counted"), [("BEMS", "words 3; device"), ("BIO", r"entities span: \d; device")]
 )
 def test_the_summary_counts_the_words_of_segmentation(labels, counted):
     task = Tagging(labels=tuple(labels), long_texts="windows")

@@ -299,14 +299,14 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     task = Tagging.from_examples(examples)
     assert task.scheme == scheme
     assert {metric.name for metric in task.metrics.usable()} >= {"f1", "precision", "recall"}
-    bio = {"O": "O", "B": "B-_", "I": "I-_", "M": "I-_", "E": "I-_", "S": "B-_"}
+    bio = {"O": "O", "B": "B-span", "S": "B-span", **dict.fromkeys("IME", "I-span")}
     assert task.decoding.outside_labels() == tuple(map(bio.get, task.labels))
     gold = [item.label for item in examples]
     answers = [Prediction(label, np.eye(len(label), len(task.labels))) for label in gold]
     assert task.metrics.compute(gold, answers)["f1"] == 1
     shown = task.decoding.as_json(examples[0], answers[0])["entities"]
     want = {"bare": ["北京"], "words": ["我", "去", "公园", "学习班"]}[name]
-    assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
+    assert [(item["text"], item["label"]) for item in shown] == [(text, "span") for text in want]
 
 
 def test_spaces_at_the_end_of_lines_are_no_part_of_tags(tmp_path):

@@ -15,7 +15,7 @@ from roformer_tf.tasks.tags.schemes import character_spans, entities, marked, sp
         ("B-LOC M-LOC E-LOC S-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BMES
         ("B-LOC I-LOC L-LOC U-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BILOU
         ("n v n O", [("n", 0, 1), ("v", 1, 2), ("n", 2, 3)]),  # parts of speech
-        ("I I O B", [("_", 0, 2), ("_", 3, 4)]),  # as in word segmentation
+        ("I I O B", [("span", 0, 2), ("span", 3, 4)]),  # as in word segmentation
         ("", []),
     ],
 )
