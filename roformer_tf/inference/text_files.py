@@ -45,9 +45,7 @@ class Texts(Classification):
     name: ClassVar[str] = "texts"
 
 
-def checked_rows(
-    name: str, rows: Iterable[Any], description: str, blank: bool = True
-) -> list[Any]:
+def checked_rows(name: str, rows: Iterable[Any], description: str, blank: bool = True) -> list[Any]:
     """The rows of a file by its name, among which bad ones are a `Row`.
 
     description: printed on stderr, such as which columns are read; then which blank rows are

@@ -36,9 +36,9 @@ from roformer_tf.labelled.row_examples import (
 )
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
-from roformer_tf.readers.records import BLANK, TYPED, Row, tag_pattern
+from roformer_tf.readers.records import ANY, BLANK, TYPED, Row, tag_pattern
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Table
+from roformer_tf.readers.tables import Table, find_tags
 from roformer_tf.terminal import printable
 from roformer_tf.translation import Message, either
 
@@ -115,6 +115,7 @@ def find_layout(
             path=path,
             task=tagging.name,
         )
+        note = _sentences(note, _note_tags(find_tags(path, columns.encoding)))
         return _unnamed_layout(path, columns, tagging, note)
     if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         if chosen is not None and chosen.labelling.label_optional:
@@ -269,11 +270,7 @@ def _units_or_entities_layout(
         kind = next(kind for kind in tasks.values() if kind.labelling.has_spans)
     else:
         kind = _units_task(sample.table.path, task, tasks)
-        if detected.numbers:
-            more = Message(
-                "Its tags are numbers without names, which mark no entities: replace them by "
-                "B-LOC, I-LOC, O or similar tags if they do."
-            )
+        more = _note_tags(detected.tags)
     layout = _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
     return layout._replace(annotations=detected)
 
@@ -342,6 +339,15 @@ def _sentences(first: str, *more: str) -> str:
     for sentence in filter(None, more):
         first = Message("{sentences} {more}", sentences=first, more=sentence)
     return first
+
+
+def _note_tags(tags: re.Pattern[str]) -> str:
+    """A note on tags such as parts of speech, numbers, or B_LOC."""
+    if tags is not ANY:
+        return ""
+    return Message(
+        "Its tags mark no entities: replace them by B-LOC, I-LOC, O or similar tags if they do."
+    )
 
 
 def _note_encoding(path: str | Path, encoding: str) -> str:

@@ -187,7 +187,44 @@ def test_integer_labels_without_names_are_reported(tmp_path):
     path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
     layout, examples = read(path)
     assert [item.label for item in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
-    assert "numbers without names" in layout.report
+    assert "Its tags mark no entities" in layout.report
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_noted"),
+    [
+        ("b-loc i-loc o", True),
+        ("B_LOC I_LOC O", True),
+        ("LOC-B LOC-I O", True),
+        ("n n v", True),
+        ("1 2 0", True),
+        ("B-LOC I-LOC O", False),
+        ("B I O", False),
+        ("B E S", False),
+    ],
+)
+def test_tags_that_mark_no_entities_are_reported(tmp_path, tags, is_noted):
+    path = conll(tmp_path / "a.conll", [[*zip("北京人", tags.split(), strict=True)]] * 3)
+    assert ("Its tags mark no entities" in read(path)[0].report) == is_noted
+
+
+WORD = "{}\t{}\t{}\tPROPN\tNR\t_\t2\tobj\t_\t_\n"  # a line of CoNLL-U
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("".join(WORD.format(i, x, x) for i, x in enumerate(["张三", "在", "北京"], 1)), "numbers"),
+        ("1-2\t张三在\tO\n1\t张三\tB-PER\n2\t在\tO\n", "numbers"),
+        ("B-LOC\t北\nI-LOC\t京\nO\t人\n", "tags"),
+        ("B 北\nI 京\nO 人\n", "tags"),
+    ],
+)
+def test_other_first_columns_than_units_are_refused(tmp_path, lines, what):
+    path = tmp_path / "a.conll"
+    path.write_text(f"{lines}\n" * 3, "utf-8")
+    with pytest.raises(InputError, match=rf"has {what} in its first column, not characters"):
+        read(path)
 
 
 BAD = {
