@@ -77,8 +77,8 @@ class LabelledDataset:
         columns = columns or ColumnsConfig()
         if not isinstance(columns, ColumnsConfig):
             raise InputError(
-                f"columns is {columns!r}, but must be a roformer_tf.labelled.columns.ColumnsConfig, "
-                "such as ColumnsConfig(text_columns=('review',), label_column='stars')."
+                f"columns is {columns!r}, but must be a ColumnsConfig of "
+                "roformer_tf.labelled.columns, such as ColumnsConfig(label_column='stars')."
             )
         layout = find_layout(path, columns, task, TASKS)
         examples = read_examples(path, layout, columns)

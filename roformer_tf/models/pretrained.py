@@ -92,8 +92,8 @@ class PretrainedModel(keras.Model):
     def from_pretrained(cls, source: str | Path, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
-        `dtype` is the name of a Keras dtype policy of floats; `overrides` replace keys of the config. Among
-        them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
+        `dtype` is a Keras dtype policy's name, of floats; `overrides` replace keys of the config.
+        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
         several copies of the weights. A warning names parts that the file lacks, whose weights are
         new, and those that this class does not use. A released gpt zip does not record that it is
         causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.

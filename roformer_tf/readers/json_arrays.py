@@ -11,6 +11,8 @@ from roformer_tf.readers.lines import SAMPLE, encoding_of, utf16_codec
 from roformer_tf.readers.records import Record, object_record, renamed
 from roformer_tf.readers.streams import opened
 
+# Keys of labels in annotations of Label Studio.
+_CHOICES = ("choices", "rating", "number")
 # The beginning of a file with an array that is, as in SQuAD, the value of "data".
 _ARRAY = re.compile(r'\{[^\[{]*"data"\s*:\s*\[')
 
@@ -94,9 +96,9 @@ def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choices(value: Any) -> list[Any]:
-    """The labels in the value of an annotation: {"choices": […]}, or a label or list alone."""
+    """The labels in the value of an annotation: {"choices": […]}, {"rating": 5}, or one alone."""
     if isinstance(value, dict):
-        value = value.get("choices") or []
+        value = next((value[name] for name in _CHOICES if value.get(name) is not None), [])
     return value if isinstance(value, list) else [value]
 
 
@@ -105,9 +107,14 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
 
     {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself,
     also with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
+    What was not accepted in Prodigy is no example.
     """
     number = 0
     for record in records:
+        if "_task_hash" in record.cells and record.cells.get("answer") in ("reject", "ignore"):
+            problem = f"has the answer {record.cells['answer']!r} of Prodigy, not accept"
+            yield Record(record.number, {}, problem)
+            continue
         cells = _annotated(record.cells)
         paragraphs = cells.get("paragraphs", [cells] if "qas" in cells else None)
         if not isinstance(paragraphs, list):

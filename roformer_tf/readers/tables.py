@@ -176,8 +176,8 @@ def find_tags(path: str | Path, encoding: str = "auto") -> re.Pattern[str]:
     are_numbers = len(units) > 1 and all(map(_NUMBER.fullmatch, units))
     if are_numbers or (pattern is ANY and tag_pattern(units) is not ANY):
         raise InputError(
-            f"{path} has {'numbers' if are_numbers else 'tags'} in its first column, not characters "
-            "or words. Write lines of a character or word and its tag."
+            f"{path} has {'numbers' if are_numbers else 'tags'} in its first column, not "
+            "characters or words. Write lines of a character or word and its tag."
         )
     return pattern
 

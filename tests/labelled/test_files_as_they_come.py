@@ -454,6 +454,36 @@ def test_skipped_annotations_of_label_studio_are_no_labels(write):
     assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
 
 
+def test_ratings_of_label_studio_are_labels(write):
+    results = [[{"value": {"rating": x}, "type": "rating"}] for x in (5, 1, 5, 1, 5)]
+    tasks = [
+        {"annotations": [{"result": result}], "data": {"text": text}}
+        for result, text in zip(results, GOOD, strict=True)
+    ]
+    assert [label for _, label in read(write("a.json", json.dumps(tasks)))[1]] == [*"51515"]
+
+
+def test_rejected_examples_of_prodigy_are_skipped(write, capsys):
+    rows = [
+        {"text": text, "label": label, "_task_hash": number, "answer": answer}
+        for number, (text, label, answer) in enumerate(
+            zip(
+                [*GOOD, *BAD],
+                ["好", "坏"] * 5,
+                ["accept", "accept", "reject", "accept", "ignore", *["accept"] * 5],
+                strict=True,
+            )
+        )
+    ]
+    _, examples = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert len(examples) == 8
+    err = capsys.readouterr().err
+    assert "a.jsonl:3 has the answer 'reject' of Prodigy, not accept" in err
+    assert "a.jsonl:5 has the answer 'ignore' of Prodigy, not accept" in err
+    own = write("b.json", json.dumps([{"text": "好", "answer": "reject"}]))  # not Prodigy's
+    assert next(open_table(own, lambda _: Top()).rows).problem == ""
+
+
 def test_lists_of_one_label_of_doccano_are_labels(write):
     labels = [["好"], ["坏"], [], ["好"], ["坏"]]
     rows = [{"text": x, "label": y} for x, y in zip(GOOD, labels, strict=True)]
