@@ -46,6 +46,8 @@ from roformer_tf.translation import Message, either
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
 # The column with the labels of the data in predictions.tsv of a run.
 GOLD = "gold"
+# The text of a last row that is no example, but totals of a spreadsheet.
+TOTALS = ("合计", "总计", "小计", "共计", "总数")
 # A tag of a cell with several.
 _TAG = re.compile(r"""[^\s,，|\x02'"\[\]]+""")
 
@@ -413,6 +415,9 @@ def good_examples(path: str | Path, rows: Iterable[Example | Row], strict: bool)
         )
     if skipped.count():
         print(skipped.notice(len(examples)), file=sys.stderr)
+    last = examples[-1]
+    if last.texts[0].strip() in TOTALS and [x.label for x in examples].count(last.label) == 1:
+        print(f"{last.source_line} may be totals: remove the row if so.", file=sys.stderr)
     return examples
 
 

@@ -93,7 +93,7 @@ class PretrainedModel(keras.Model):
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
         `dtype` is a Keras dtype policy's name, of floats; `overrides` replace keys of the config.
-        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
+        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, `prefix` selects one of
         several copies of the weights. A warning names parts that the file lacks, whose weights are
         new, and those that this class does not use. A released gpt zip does not record that it is
         causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.

@@ -454,6 +454,12 @@ def test_skipped_annotations_of_label_studio_are_no_labels(write):
     assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
 
 
+@pytest.mark.parametrize(("last", "is_total"), [(("合计", "10"), True), (("合计", "1"), False)])
+def test_a_last_row_of_totals_is_reported(write, capsys, last, is_total):
+    read(write("a.csv", as_csv(HEAD, *ROWS, last)))
+    assert ("a.csv:12 may be totals" in capsys.readouterr().err) == is_total
+
+
 def test_ratings_of_label_studio_are_labels(write):
     results = [[{"value": {"rating": x}, "type": "rating"}] for x in (5, 1, 5, 1, 5)]
     tasks = [
