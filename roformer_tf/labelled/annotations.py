@@ -193,9 +193,9 @@ def _entities_of_cluener(value: dict[str, Any]) -> Iterator[tuple[str, str, int,
 ENTITIES = tuple(map(folded, ("entities", "entity", "spans", "mentions", "实体", "实体列表")))
 # Keys of an entity, and their other names.
 KEYS = {
-    "start": ("start", "start_offset", "start_idx", "begin"),
-    "end": ("end", "end_offset", "end_idx"),
-    "label": ("label", "labels", "type", "entity_type", "tag"),
+    "start": ("start", "start_offset", "start_idx", "start_pos", "begin"),
+    "end": ("end", "end_offset", "end_idx", "end_pos"),
+    "label": ("label", "labels", "type", "entity_type", "label_type", "tag"),
     "text": ("text", "entity", "mention"),
 }
 

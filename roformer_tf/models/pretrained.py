@@ -37,6 +37,11 @@ class PretrainedModel(keras.Model):
     """Keys of its inputs, besides those of the encoder."""
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
+        if not isinstance(config, RoFormerConfig):
+            raise InputError(
+                f"the config is a {type(config).__name__}, but must be a RoFormerConfig. "
+                "RoFormerConfig.from_dict reads a dictionary, and from_pretrained a checkpoint."
+            )
         super().__init__(**kwargs)
         self.config = config
         self.called_with: tuple[str, ...] = ("token_ids", "segment_ids")
@@ -93,8 +98,8 @@ class PretrainedModel(keras.Model):
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
         `dtype` is a Keras dtype policy's name, of floats; `overrides` replace keys of the config.
-        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, `prefix` selects one of
-        several copies of the weights. A warning names parts that the file lacks, whose weights are
+        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, `prefix` selects one
+        of several copies of the weights. A warning names parts that the file lacks, whose weights are
         new, and those that this class does not use. A released gpt zip does not record that it is
         causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.
         Raises InputError if there is no checkpoint, or a damaged or incomplete one.

@@ -755,6 +755,7 @@ BAD = {  # name: content, task, part of the message
     "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 instead of 2 columns"),
     "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 instead of 2 columns"),
     "none.tsv": ("text\tlabel\n\nx\t0\ny\t\n", None, r"none\.tsv:4 has no label"),
+    "mysql.tsv": ("text\tlabel\nx\t0\ny\t\\N\n", None, r"mysql\.tsv:3 has no label"),
     "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has the label 'NaN', .*numbers"),
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
     "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
