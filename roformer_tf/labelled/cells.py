@@ -107,9 +107,9 @@ def listed(value: Any, separator: str) -> Sequence[Any]:
 
 
 def is_missing(value: Any) -> bool:
-    """Whether a label is missing: empty, null, NaN, or MySQL's \\N. "nan" is one: 男 in pinyin."""
-    # Only NaN differs from itself.
-    return value is None or value != value or stripped(value) in ("", "\\N")
+    """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
+    # Only NaN differs from itself. MySQL writes \N for NULL.
+    return value is None or value != value or stripped(value) in ("", r"\N")
 
 
 def stripped(value: Any) -> str:

@@ -98,10 +98,10 @@ class PretrainedModel(keras.Model):
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
         `dtype` is a Keras dtype policy's name, of floats; `overrides` replace keys of the config.
-        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, `prefix` selects one
-        of several copies of the weights. A warning names parts that the file lacks, whose weights are
-        new, and those that this class does not use. A released gpt zip does not record that it is
-        causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.
+        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects
+        one of several copies of the weights. A warning names parts that the file lacks, whose
+        weights are new, and those that this class does not use. A released gpt zip does not record
+        that it is causal: give `attention_type="causal"`, unless it is for RoFormerForCausalLM.
         Raises InputError if there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:
