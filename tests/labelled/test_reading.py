@@ -595,7 +595,14 @@ def test_another_separator_is_detected_for_any_column_name(write, name, labels):
 
 
 @pytest.mark.parametrize(
-    "labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"], [[True] * 2] * 2]
+    "labels",
+    [
+        [[0, 1, 1], [1, 0, 0]],
+        ["0,1,1", "1,0,1"],
+        ["[0, 0]", "[1]"],
+        [[True] * 2] * 2,
+        [[0, 1], [1, 0]],
+    ],
 )
 def test_binary_vectors_of_labels_are_rejected(write, labels):
     path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
