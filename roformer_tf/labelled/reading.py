@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
-from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
+from roformer_tf.labelled.cells import (
+    BadCellError,
+    ellipsized,
+    is_missing,
+    to_number,
+    without_nan,
+)
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
@@ -200,7 +206,11 @@ def _labels_layout(
     if chosen is None or are_several:
         candidates.check_separator(path, are_several)
     spellings = _note_spellings(selected, labels, separator)
-    return _table_layout(sample, columns, selected, *selection, why, spellings)
+    # Such as the keywords of CSL, or the aspect that a label is about.
+    unread = ", ".join(name for name in sample.table.columns if name not in (*texts, label))
+    note = Message("Columns that are not read: {names}.", names=printable(ellipsized(unread, 100)))
+    more = _sentences(note, spellings) if unread else spellings
+    return _table_layout(sample, columns, selected, *selection, why, more)
 
 
 def _table_layout(

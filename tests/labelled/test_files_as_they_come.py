@@ -460,6 +460,13 @@ def test_a_last_row_of_totals_is_reported(write, capsys, last, is_total):
     assert ("a.csv:12 may be totals" in capsys.readouterr().err) == is_total
 
 
+def test_columns_that_are_not_read_are_named(write):
+    rows = [{"text": a, "label": b, "keyword": ["房"], "id": i} for i, (a, b) in enumerate(ROWS)]
+    layout, _ = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert layout.report.endswith("Columns that are not read: keyword, id.")
+    assert "not read" not in read(write("b.csv", as_csv(HEAD, *ROWS)))[0].report
+
+
 def test_ratings_of_label_studio_are_labels(write):
     results = [[{"value": {"rating": x}, "type": "rating"}] for x in (5, 1, 5, 1, 5)]
     tasks = [
