@@ -77,6 +77,7 @@ HOLES = [HEAD, ROWS[0], ("", "1"), ROWS[1], ("没有标签", ""), ("也没有", 
 PAIRED = [(a, b, str(i % 2)) for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
 
 WORKS = {  # name: content, column of texts, column of labels, report, examples
+    "exported.csv": (as_csv(("导出时间", "2024"), (), HEAD, *ROWS), *HEAD, ""),
     "gb18030.csv": (as_csv(HEAD, *ROWS).encode("gb18030"), *HEAD, "read as GB18030"),
     "bom.csv": (as_csv(HEAD, *ROWS).encode("utf-8-sig"), *HEAD, ""),
     "unicode.txt": (unicode_text(HEAD, *HARD), *HEAD, "read as UTF-16", HARD),
