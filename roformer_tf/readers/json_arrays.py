@@ -13,8 +13,9 @@ from roformer_tf.readers.streams import opened
 
 # Keys of labels in annotations of Label Studio.
 _CHOICES = ("choices", "rating", "number")
-# The beginning of a file with an array that is, as in SQuAD, the value of "data".
-_ARRAY = re.compile(r'\{[^\[{]*"data"\s*:\s*\[')
+# The beginning of a file with an array that is, as in SQuAD, the value of "data"; in exports of
+# Navicat that of "RECORDS".
+_ARRAY = re.compile(r'\{[^\[{]*"(data|RECORDS)"\s*:\s*\[')
 
 # Columns of a question, and their names in nested files.
 _QUESTION = {
@@ -51,8 +52,9 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
             f"{path} is broken JSON: {error}. Write it again, or as .jsonl with an object in each "
             "line."
         ) from None
-    values = content["data"] if isinstance(content, dict) else content
-    objects = (cells for value in values for cells in _questions_of_c3(value))
+    if isinstance(content, dict):
+        content = content.get("data") or content.get("RECORDS", [])
+    objects = (cells for value in content for cells in _questions_of_c3(value))
     yield from (object_record(number, value) for number, value in enumerate(objects, start=1))
 
 

@@ -201,6 +201,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         "类别",
         "",
     ),
+    "navicat.json": (
+        json.dumps({"RECORDS": [{"内容": a, "类别": b} for a, b in ROWS]}, indent=1),
+        "内容",
+        "类别",
+        "",
+    ),
     "two_lines.xlsx": (as_xlsx(("评论\n内容", "标 \n签"), *ROWS), "评论 内容", "标 签", ""),
     "spaced_names.csv": (as_csv((" Ｔｅｘｔ ", " 标签 "), *ROWS), "Ｔｅｘｔ", "标签", ""),
 }
