@@ -339,8 +339,7 @@ class OpenedModel:
             asked = self.precision if own_engine else self.engine
             raise InputError(
                 f"{self.name} is an export, for {model.engine} in {model.precision}, not {asked}. "
-                "Give the model/ folder that it was exported from. --engine and --precision are "
-                "for other models."
+                "Give the model/ folder that it was exported from, or no engine and no precision."
             )
         return model
 

@@ -299,9 +299,8 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
     if task is None or task in candidates:
         return candidates[task or next(iter(candidates))]
     raise InputError(
-        f"{path} has a label for every character or word, which is the task "
-        f"{' or '.join(candidates)}, not {task}. Remove --task, or give a file "
-        "with one label for each text."
+        f"{path} has a label for every character or word, but the task is {task}. Give a file with "
+        "one label for each text, or another --task or model."
     )
 
 

@@ -392,3 +392,10 @@ def test_tags_of_a_text_in_one_cell_are_no_labels(tmp_path, separator):
     path.write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in rows), "utf-8")
     with pytest.raises(InputError, match=r"Give a \.conll file"):
         read(path)
+
+
+@pytest.mark.parametrize("tasks", [TASKS, {"pair": TASKS["pair"]}])  # of finetune, of a model
+def test_files_of_tags_are_refused_for_other_tasks(tmp_path, tasks):
+    path = conll(tmp_path / "a.conll", [zip("北京人", ["B-LOC", "I-LOC", "O"], strict=True)])
+    with pytest.raises(InputError, match="character or word, but the task is pair"):
+        find_layout(path, ColumnsConfig(), "pair", tasks)
