@@ -31,8 +31,9 @@ from roformer_tf.readers.spreadsheets import is_filled, open_sheet
 from roformer_tf.readers.streams import StoredFile, naming, opened_as_stored
 from roformer_tf.translation import Message
 
-# A number of a word in CoNLL-U: 3, also 3-4 or 3.1.
-_NUMBER = re.compile(r"\d+([-.]\d+)?")
+# A number of a word in CoNLL-U: 3, also 3-4 or 3.1. In the Weibo NER corpus a number follows each
+# character: 科0 技1.
+_NUMBER = re.compile(r"\d+([-.]\d+)?|\D\d")
 # Rows from which the header of a table is detected.
 _SEEN_FIRST = 100
 # Objects of JSON from which the columns are detected, and sentences for the pattern of tags.

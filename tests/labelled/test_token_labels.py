@@ -216,6 +216,7 @@ WORD = "{}\t{}\t{}\tPROPN\tNR\t_\t2\tobj\t_\t_\n"  # a line of CoNLL-U
     [
         ("".join(WORD.format(i, x, x) for i, x in enumerate(["张三", "在", "北京"], 1)), "numbers"),
         ("1-2\t张三在\tO\n1\t张三\tB-PER\n2\t在\tO\n", "numbers"),
+        ("科0\tO\n技1\tO\n9\tO\n", "numbers"),
         ("B-LOC\t北\nI-LOC\t京\nO\t人\n", "tags"),
         ("B 北\nI 京\nO 人\n", "tags"),
     ],
