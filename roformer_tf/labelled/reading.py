@@ -123,8 +123,8 @@ def find_layout(
             path=path,
             task=tagging.name,
         )
-        tags = _note_tags(find_tags(path, columns.encoding))
-        return _unnamed_layout(path, columns, tagging, _sentences(note, tags))
+        report = _sentences(note, _note_tags(find_tags(path, columns.encoding)))
+        return _unnamed_layout(path, columns, tagging, report)
     if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         if chosen is not None and chosen.labelling.label_optional:
             note = Message("{path}: task {task}, one text a line.", path=path, task=task)
