@@ -114,10 +114,12 @@ def check_number(
     ]
     used = [(span, bound, holds) for span, bound, holds in bounds if bound is not None]
     # Not math.isfinite, which fails for integers that are too large for a float.
-    if abs(value) < math.inf and all(holds(value, bound) for _, bound, holds in used):
+    is_finite = abs(value) < math.inf
+    if is_finite and all(holds(value, bound) for _, bound, holds in used):
         return
     # Callers give one bound, or a lower and an upper one.
-    span, *further = (span for span, *_ in used)
+    spans = [span for span, *_ in used]
+    span, *further = spans if is_finite else [Message("a finite number")]
     if further:
         span = Message("{first} and {last}", first=span, last=further[0])
     if example:

@@ -23,8 +23,8 @@ class Settings:
         (1.0, {"above": 0, "below": 1}, "x is 1, but must be above 0 and below 1."),
         (0.0, {"above": 0, "at_most": 1}, "x is 0, but must be above 0 and at most 1."),
         (-1, {"at_least": 0, "hint": "such as 3"}, "x is -1, but must be at least 0, such as 3."),
-        (math.nan, {"at_least": 0}, "x is nan, but must be at least 0."),
-        (math.inf, {"at_least": 0}, "x is inf, but must be at least 0."),
+        (math.nan, {"at_least": 0}, "x is nan, but must be a finite number."),
+        (math.inf, {"at_least": 0}, "x is inf, but must be a finite number."),
         (2**32, {"at_most": MAX_SEED}, "x is 4294967296, but must be at most 4294967295."),
     ],
 )

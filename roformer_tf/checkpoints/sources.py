@@ -23,7 +23,7 @@ from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, LABELLED_PARTS, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.translation import Translator
 
 logger = logging.getLogger(__name__)
@@ -227,6 +227,13 @@ def _weights(folder: Path) -> Path:
 def _what_is_missing(folder: Path) -> str:
     if (folder / "model" / archives.CONFIG).is_file():
         return f"It is the folder of a training run: its model is in {folder / 'model'}."
+    # Of TensorFlow 2, Flax, Paddle, and LoRA alone.
+    for pattern in ("tf_model.h5", "flax_model.msgpack", "*.pdparams", "adapter_model.*"):
+        for file in folder.glob(pattern):
+            return (
+                f"{file.name} cannot be read: open it in the library that wrote it, and save the "
+                f"whole model as {archives.WEIGHTS}."
+            )
     return (
         f"A checkpoint is {archives.BERT_CONFIG} with a TF1 checkpoint's .index and .data files, "
         f"or {archives.CONFIG} with {archives.WEIGHTS}."
@@ -301,6 +308,8 @@ def _in_our_names(
     ignored = tuple(sorted(tensors.shapes.keys() - rows.keys()))
     positions = config.max_position_embeddings
     limit = opened.read_object(archives.TOKENIZER_CONFIG).get("model_max_length") or positions
+    name = f"model_max_length in {archives.TOKENIZER_CONFIG} of {source}"
+    check_type_and_number(name, limit, at_least=1)
     max_length = min(limit, positions)  # the limit 1e30 is transformers' "none"
     return Checkpoint(config, arrays, layout, ignored, max_length, opened.names)
 

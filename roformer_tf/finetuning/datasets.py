@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.engines.choice import KERAS
-from roformer_tf.errors import InputError, check_number
+from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.files import remove
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.batches import RowBatches
@@ -68,13 +68,18 @@ class LabelledDataset:
         columns: which columns hold texts and labels. Default: they are detected. Raises InputError
         for a file that cannot be read, where task or columns are unclear, and for invalid settings.
         """
-        if task is not None and task not in TASKS:
+        if task not in (None, *TASKS):
             raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
-        check_number("max_length", max_length, at_least=SPECIALS + 1)
+        check_type_and_number("max_length", max_length, whole=True, at_least=SPECIALS + 1)
         if long_texts not in get_args(LongTexts):
             choices = ", ".join(get_args(LongTexts))
             raise InputError(f"long_texts is {long_texts!r}, but must be one of {choices}.")
         columns = columns or ColumnsConfig()
+        if not isinstance(columns, ColumnsConfig):
+            raise InputError(
+                f"columns is {columns!r}, but must be a ColumnsConfig of "
+                "roformer_tf.labelled.columns, such as ColumnsConfig(label_column='stars')."
+            )
         layout = find_layout(path, columns, task, TASKS)
         examples = read_examples(path, layout, columns)
         learned = layout.task_of(examples, columns, long_texts, max_length=max_length)
@@ -90,7 +95,7 @@ class LabelledDataset:
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
         """
-        check_number("valid", valid, above=0, below=1, example="0.1")
+        check_type_and_number("valid", valid, above=0, below=1, example="0.1")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 
@@ -105,7 +110,7 @@ class LabelledDataset:
         """
         if self.task.separate_texts or self.task.compares:
             raise InputError(f"{self.task.name} compares sequences: use roformer_tf.finetune.")
-        check_number("batch_size", batch_size, at_least=1)
+        check_type_and_number("batch_size", batch_size, whole=True, at_least=1)
         encoded = self.task.labelling.encode(self.examples, tokenizer)
         targets, weights = self.task.labelling.row_targets(encoded, self.examples)
         data = RowBatches(encoded, targets, weights)

@@ -150,8 +150,8 @@ class FinetuneConfig:
         check_numbers(self, "valid_share", "test_share", at_least=0, below=1)
         # A run with several seeds uses the following numbers, too.
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED - self.seeds)
-        # [CLS], one token and [SEP].
-        check_numbers(self, "max_length", at_least=3, example="256")
+        # [CLS], one token and [SEP]; a saved model has a table of all positions.
+        check_numbers(self, "max_length", at_least=3, at_most=100_000, example="256")
         if self.batch_size % self.vectors.micro_batches:
             raise InputError(
                 f"a batch of {self.batch_size} cannot be divided into {self.vectors.micro_batches} "

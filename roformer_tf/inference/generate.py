@@ -98,7 +98,7 @@ class GenerateConfig:
 def generate(config: GenerateConfig) -> None:
     """Generate for every prompt, in their order, and report the time on stderr.
 
-    Raises InputError, naming them all, for rows of --input without a text.
+    Raises InputError as `checked_rows` does for rows of --input.
     """
     check_output(config.output, config.input)
     texts = list(config.text)

@@ -336,10 +336,10 @@ class OpenedModel:
         model = open_graph(file, self.threads)
         own_engine = self.engine in ("auto", model.engine)
         if not own_engine or self.precision not in (None, model.precision):
-            asked = self.precision if own_engine else f"--engine {self.engine}"
+            asked = self.precision if own_engine else self.engine
             raise InputError(
                 f"{self.name} is an export, for {model.engine} in {model.precision}, not {asked}. "
-                "Give the model/ folder that it was exported from, or omit the flag."
+                "Give the model/ folder that it was exported from, or no engine and no precision."
             )
         return model
 

@@ -20,8 +20,6 @@ from typing import Any, TextIO
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable, is_folder, temporary_file
 from roformer_tf.labelled.examples import Example
-from roformer_tf.readers.kinds import KINDS, SPREADSHEETS
-from roformer_tf.readers.streams import DECOMPRESSORS
 from roformer_tf.readers.tables import FORMULA
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import until_pipe_closes
@@ -31,7 +29,7 @@ from roformer_tf.translation import Message
 STANDARD = "-"
 # Column of what is wrong with a row.
 ERROR = "error"
-# What the names of files may end in, if they are the end of a known format.
+# What the names of files may end in; a name without an ending is that of a TSV.
 TSV = (".tsv", ".txt")
 WRITTEN = (*TSV, ".csv", ".jsonl", ".xlsx")
 # Characters (UTF-16 units) that a cell of Excel holds.
@@ -100,8 +98,8 @@ class PredictionFile:
 def check_output(output: str | Path | None, *inputs: str | None, only: Sequence[str] = TSV) -> None:
     """Raise InputError for an --output that is a folder or an input, or cannot be written.
 
-    Also for the name of a known format that is not among the `only` ones, and for one whose package
-    is not installed.
+    Also for a name that ends in something other than the `only` ones, and for a format whose
+    package is not installed.
     """
     if output is None or output == STANDARD:
         return
@@ -110,7 +108,7 @@ def check_output(output: str | Path | None, *inputs: str | None, only: Sequence[
     if any(_is_same_file(name, output) for name in inputs if name):
         raise InputError(Message("--output {x} is also the input. Name another file.", x=output))
     suffix = Path(str(output).lower()).suffix
-    if suffix in {*KINDS, *SPREADSHEETS, *DECOMPRESSORS} - {*only}:
+    if suffix and suffix not in only:
         raise InputError(f"--output {output}: name a {', '.join(sorted(only))} file.")
     if suffix == ".xlsx":
         check_packages(str(output), "xlsx", "openpyxl", otherwise="name a .csv file")
@@ -127,8 +125,8 @@ def _is_same_file(name: str, output: str | Path) -> bool:
 def prediction_file(output: str, names: Sequence[str], task: Task) -> Iterator[PredictionFile]:
     """A file with a header that is written whole or not at all; "-" is the standard output.
 
-    Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where
-    it cannot be written, or is full.
+    Its name gives the format: .jsonl, .csv, .xlsx, else a TSV. Raises InputError where it cannot be
+    written, or is full.
     """
     kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":

@@ -30,7 +30,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.errors import InputError, check_number
+from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings, embedder_from
 from roformer_tf.inference.fill_mask import MASK, MaskedModel, candidates, filled
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model
@@ -162,7 +162,8 @@ def load(
     `top` of a model that lists neither tokens nor labels.
     """
     for name, value in (("batch_size", batch_size), ("top", top)):
-        check_number(name, value, at_least=1)
+        if value is not None:
+            check_type_and_number(name, value, whole=True, at_least=1)
     with open_model(source, engine, precision, batch_size=batch_size) as opened:
         if opened.is_finetuned:
             return _of_task(opened, top)

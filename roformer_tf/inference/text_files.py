@@ -13,7 +13,7 @@ from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import SkippedRows
 from roformer_tf.labelled.headers import FirstLine
 from roformer_tf.labelled.reading import open_texts_to_predict
-from roformer_tf.readers.records import Row
+from roformer_tf.readers.records import BLANK, Row
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -45,20 +45,21 @@ class Texts(Classification):
     name: ClassVar[str] = "texts"
 
 
-def checked_rows(name: str, rows: Iterable[Any], description: str) -> list[Any]:
+def checked_rows(name: str, rows: Iterable[Any], description: str, blank: bool = True) -> list[Any]:
     """The rows of a file by its name, among which bad ones are a `Row`.
 
-    description: printed on stderr, such as which columns are read. Raises InputError, naming all of
-    them, for bad rows, and for a file without any row.
+    description: printed on stderr, such as which columns are read; then which blank rows are
+    skipped. Raises InputError, naming all of them, for other bad rows, without `blank` for blank
+    ones, too, and for a file without any row.
     """
     skipped = SkippedRows(name)
     checked = skipped.good(rows)
-    if skipped.count():
-        bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
+    bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
+    if skipped.count(*([BLANK] if blank else [])):
         raise InputError(f"rows without text: {skipped.count():,}\n{bad}\nFix or remove them.")
     if not checked:
         raise no_text(name)
-    report(description)
+    report(description, f"rows skipped: {skipped.count():,}\n{bad}" if bad else "")
     return checked
 
 
@@ -74,14 +75,16 @@ def checked_texts(
     config: TextFileConfig,
     columns: tuple[str, ...] = ("text",),
     make: Callable[[Sequence[str]], Any] = lambda texts: texts[0],
+    blank: bool = True,
 ) -> list[Any]:
     """The texts of any file that `predict` reads, or of the standard input for "-".
 
-    make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
+    make: what a row of several texts becomes; `blank`: of `checked_rows`, which also raises
+    InputError.
     """
     to_predict = open_texts_to_predict(path, Texts(text_columns=columns), config.columns())
     rows = (row if isinstance(row, Row) else make(row.texts) for row in to_predict.examples)
-    return checked_rows("stdin" if is_stdin(path) else path, rows, to_predict.report)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, to_predict.report, blank)
 
 
 def check_not_blank(name: str, texts: Sequence[str]) -> None:

@@ -65,7 +65,8 @@ def embed_file(config: EmbedConfig) -> None:
     Raises InputError, and leaves no file, where a row holds no text.
     """
     check_output(config.output, config.input, only=FORMATS)
-    texts = checked_texts(config.input, config.reading)
+    # A vector without its text, in .npy, is known by the number of its row.
+    texts = checked_texts(config.input, config.reading, blank=False)
     embedder = config.vectors.open(config.model)
     report(*embedder.notes)
     began, cut = time.perf_counter(), 0

@@ -44,8 +44,6 @@ class UnitColumns(NamedTuple):
     labels are read."""
     tags: re.Pattern[str]
     """The pattern of the labels."""
-    numbers: bool = False
-    """Whether the labels are integers that no schema names."""
 
     def read(self, row: Row) -> Example:
         """The example in a row. Raises BadCellError unless there is a label for every unit."""
@@ -107,8 +105,7 @@ def find_unit_columns(
             lists = [tags for tags in cells if isinstance(tags, list)]
             values = [tag for tags in lists for tag in tags]
             pattern = tag_pattern(map(str, values)) if lists else TYPED
-            numbers = bool(lists) and all(type(tag) is int for tag in values)
-            return UnitColumns(column, matches[0], pattern, numbers)
+            return UnitColumns(column, matches[0], pattern)
     return None
 
 
@@ -196,9 +193,9 @@ def _entities_of_cluener(value: dict[str, Any]) -> Iterator[tuple[str, str, int,
 ENTITIES = tuple(map(folded, ("entities", "entity", "spans", "mentions", "实体", "实体列表")))
 # Keys of an entity, and their other names.
 KEYS = {
-    "start": ("start", "start_offset", "start_idx", "begin"),
-    "end": ("end", "end_offset", "end_idx"),
-    "label": ("label", "labels", "type", "entity_type", "tag"),
+    "start": ("start", "start_offset", "start_idx", "start_pos", "begin"),
+    "end": ("end", "end_offset", "end_idx", "end_pos"),
+    "label": ("label", "labels", "type", "entity_type", "label_type", "tag"),
     "text": ("text", "entity", "mention"),
 }
 

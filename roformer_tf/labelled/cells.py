@@ -108,7 +108,8 @@ def listed(value: Any, separator: str) -> Sequence[Any]:
 
 def is_missing(value: Any) -> bool:
     """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
-    return value is None or value != value or not stripped(value)  # only NaN differs from itself
+    # Only NaN differs from itself. MySQL writes \N for NULL.
+    return value is None or value != value or stripped(value) in ("", r"\N")
 
 
 def stripped(value: Any) -> str:

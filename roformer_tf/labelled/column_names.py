@@ -32,7 +32,8 @@ def _groups(names: str) -> tuple[tuple[str, ...], ...]:
 # Names of a column of texts, normalized by `folded`.
 TEXTS = _folded("""
     text texts sentence content contents review reviews comment comments document body title
-    query question message utterance post abstract feedback raw_text review_text comment_text
+    query question message utterance post abstract feedback raw_text original_text
+    review_text comment_text
     文本 内容 句子 评论 正文 标题 原文 语句 文章 留言 弹幕 点评 帖子 问题 提问 问句 反馈 摘要
     描述 短信 对话 语料 评论内容 评价内容 评论正文 评论文本 评论详情 评价详情 评价正文 点评内容
     用户评论 用户评价 商品评论 文本内容 文章内容 文章标题 新闻 新闻内容 新闻标题 新闻正文 微博

@@ -524,11 +524,14 @@ class LabelSample:
         if are_texts and self.separator == ",":
             signs = OTHER_SEPARATORS + (RARE_SEPARATORS if are_several else "")
             self._check_other_signs(path, {*chain(*lists)}, signs)
-        # 1,0,0,1 has an element twice, which a list of names does not have.
-        repeated = next((x for x in lists if len(x) > len(set(x))), [])
-        if repeated and set(chain(*lists)) <= BITS:
+        # 1,0,0,1 has an element twice, which a list of names does not have; and with two labels,
+        # all lists have the same length.
+        bits = next((x for x in lists if len(x) > len(set(x))), [])
+        if not bits and {*map(len, lists)} == {2}:
+            bits = lists[0]
+        if bits and set(chain(*lists)) <= BITS:
             raise InputError(
-                f"{path}: the labels are 0 or 1 for each label, as {','.join(repeated)}. Write the "
+                f"{path}: the labels are 0 or 1 for each label, as {','.join(bits)}. Write the "
                 "names of the labels that are 1, such as price,service."
             )
 

@@ -49,8 +49,9 @@ def header_finder(names: Iterable[str | None], first_line: FirstLine) -> FindTop
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
     """Index of the row with all wanted names, or else the most names, and whether it has any.
 
-    A row below the first is the header only if it has more cells than the titles above it. It also
-    needs two names, or all that are wanted. Of two equal rows it is the one with more cells.
+    A row below the first is the header only if it has more cells than the titles above it, or as
+    many that all are names. It also needs two names, or all that are wanted. Of two equal rows it
+    is the one with more cells.
     """
     first = rows[: 1 + _MAX_TITLES]
     has_all = [bool(wanted) and {*wanted} <= {*map(folded, row)} for row in first]
@@ -58,8 +59,10 @@ def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, b
     filled = [sum(bool(cell.strip()) for cell in row) for row in first]
     # Of rows that are equal in all three, `max` returns the first.
     best = max(range(len(first)), key=lambda i: (has_all[i], counts[i], filled[i]))
-    # A line of text below a title may contain one known name by chance, but not two.
-    if best and ((counts[best] < 2 and not has_all[best]) or max(filled[:best]) >= filled[best]):
+    # A line of text below a title may contain one known name by chance, but not two. Where all
+    # cells are known names, a title such as 日期,2024 may have as many.
+    limit = filled[best] + (1 < counts[best] == filled[best])
+    if best and ((counts[best] < 2 and not has_all[best]) or max(filled[:best]) >= limit):
         best = 0
     return best, counts[best] > 0
 

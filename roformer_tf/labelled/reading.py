@@ -16,7 +16,13 @@ from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
-from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
+from roformer_tf.labelled.cells import (
+    BadCellError,
+    ellipsized,
+    is_missing,
+    to_number,
+    without_nan,
+)
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
@@ -36,9 +42,9 @@ from roformer_tf.labelled.row_examples import (
 )
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
-from roformer_tf.readers.records import BLANK, TYPED, Row, tag_pattern
+from roformer_tf.readers.records import ANY, BLANK, TYPED, Row, tag_pattern
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Table
+from roformer_tf.readers.tables import Table, find_tags
 from roformer_tf.terminal import printable
 from roformer_tf.translation import Message, either
 
@@ -46,6 +52,8 @@ from roformer_tf.translation import Message, either
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
 # The column with the labels of the data in predictions.tsv of a run.
 GOLD = "gold"
+# The text of a last row that is no example, but totals of a spreadsheet.
+TOTALS = ("合计", "总计", "小计", "共计", "总数")
 # A tag of a cell with several.
 _TAG = re.compile(r"""[^\s,，|\x02'"\[\]]+""")
 
@@ -115,7 +123,8 @@ def find_layout(
             path=path,
             task=tagging.name,
         )
-        return _unnamed_layout(path, columns, tagging, note)
+        report = _sentences(note, _note_tags(find_tags(path, columns.encoding)))
+        return _unnamed_layout(path, columns, tagging, report)
     if kind == "txt" and len(first_cells(path, columns.encoding)) == 1:
         if chosen is not None and chosen.labelling.label_optional:
             note = Message("{path}: task {task}, one text a line.", path=path, task=task)
@@ -197,7 +206,11 @@ def _labels_layout(
     if chosen is None or are_several:
         candidates.check_separator(path, are_several)
     spellings = _note_spellings(selected, labels, separator)
-    return _table_layout(sample, columns, selected, *selection, why, spellings)
+    # Such as the keywords of CSL, or the aspect that a label is about.
+    unread = ", ".join(name for name in sample.table.columns if name not in (*texts, label))
+    note = Message("Columns that are not read: {names}.", names=printable(ellipsized(unread, 100)))
+    more = _sentences(note, spellings) if unread else spellings
+    return _table_layout(sample, columns, selected, *selection, why, more)
 
 
 def _table_layout(
@@ -269,11 +282,7 @@ def _units_or_entities_layout(
         kind = next(kind for kind in tasks.values() if kind.labelling.has_spans)
     else:
         kind = _units_task(sample.table.path, task, tasks)
-        if detected.numbers:
-            more = Message(
-                "Its tags are numbers without names, which mark no entities: replace them by "
-                "B-LOC, I-LOC, O or similar tags if they do."
-            )
+        more = _note_tags(detected.tags)
     layout = _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
     return layout._replace(annotations=detected)
 
@@ -290,9 +299,8 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
     if task is None or task in candidates:
         return candidates[task or next(iter(candidates))]
     raise InputError(
-        f"{path} has a label for every character or word, which is the task "
-        f"{' or '.join(candidates)}, not {task}. Remove --task, or give a file "
-        "with one label for each text."
+        f"{path} has a label for every character or word, but the task is {task}. Give a file with "
+        "one label for each text, or another --task or model."
     )
 
 
@@ -342,6 +350,15 @@ def _sentences(first: str, *more: str) -> str:
     for sentence in filter(None, more):
         first = Message("{sentences} {more}", sentences=first, more=sentence)
     return first
+
+
+def _note_tags(tags: re.Pattern[str]) -> str:
+    """A note on tags such as parts of speech, numbers, or LOC-B."""
+    if tags is not ANY:
+        return ""
+    return Message(
+        "Its tags mark no entities: replace them by B-LOC, I-LOC, O or similar tags if they do."
+    )
 
 
 def _note_encoding(path: str | Path, encoding: str) -> str:
@@ -407,6 +424,9 @@ def good_examples(path: str | Path, rows: Iterable[Example | Row], strict: bool)
         )
     if skipped.count():
         print(skipped.notice(len(examples)), file=sys.stderr)
+    last = examples[-1]
+    if last.texts[0].strip() in TOTALS and [x.label for x in examples].count(last.label) == 1:
+        print(f"{last.source_line} may be totals: remove the row if so.", file=sys.stderr)
     return examples
 
 

@@ -14,7 +14,7 @@ from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
-from roformer_tf.readers.records import Row
+from roformer_tf.readers.records import BLANK, Row
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import read_sentences
 
@@ -67,7 +67,9 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
         source_line, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
         # With one text a line, a tab is part of the text.
         cells = line.split("\t") if len(texts) > 1 else [line]
-        if len(cells) == len(texts):
+        if not line.strip():
+            row = Row(source_line, {}, BLANK)
+        elif len(cells) == len(texts):
             row = Row(source_line, dict(zip(texts, cells, strict=True)))
         else:
             row = Row(source_line, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")

@@ -37,6 +37,11 @@ class PretrainedModel(keras.Model):
     """Keys of its inputs, besides those of the encoder."""
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
+        if not isinstance(config, RoFormerConfig):
+            raise InputError(
+                f"the config is a {type(config).__name__}, but must be a RoFormerConfig. "
+                "RoFormerConfig.from_dict reads a dictionary, and from_pretrained a checkpoint."
+            )
         super().__init__(**kwargs)
         self.config = config
         self.called_with: tuple[str, ...] = ("token_ids", "segment_ids")
@@ -92,11 +97,11 @@ class PretrainedModel(keras.Model):
     def from_pretrained(cls, source: str | Path, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a released checkpoint by name, a zip or folder of it, a Hugging Face folder or ours.
 
-        `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config. Among
-        them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects one of
-        several copies of the weights. A warning names parts that the file lacks, whose weights are
-        new, and those that this class does not use. A released gpt zip does not record that it is
-        causal: give `attention_type="causal"`, unless the class is RoFormerForCausalLM.
+        `dtype` is a Keras dtype policy's name, of floats; `overrides` replace keys of the config.
+        Among them, `ignore_unknown=True` skips tensors that no RoFormer has, and `prefix` selects
+        one of several copies of the weights. A warning names parts that the file lacks, whose
+        weights are new, and those that this class does not use. A released gpt zip does not record
+        that it is causal: give `attention_type="causal"`, unless it is for RoFormerForCausalLM.
         Raises InputError if there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:
@@ -105,6 +110,7 @@ class PretrainedModel(keras.Model):
     @classmethod
     def from_source(cls, source: OpenedSource, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a checkpoint from an open source, as `from_pretrained` does."""
+        _check_dtype(dtype)
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
         model.tokenizer = find_tokenizer(source, checkpoint.config)
@@ -361,6 +367,22 @@ def _settings(layer: Any) -> dict[str, Any]:
         for name, value in settings.items()
         if name not in NOT_COMPARED and not name.endswith("_initializer")
     }
+
+
+def _check_dtype(dtype: Any) -> None:
+    """Raise InputError unless a dtype policy, or its name, has floating-point weights."""
+    try:
+        policy = keras.dtype_policies.get(dtype)
+    except ValueError:
+        policy = None
+    if policy is None or policy.name not in _FLOATS:
+        raise InputError(
+            f"dtype is {dtype!r}, but must be one of {', '.join(_FLOATS)}. "
+            "`roformer-tf export --to int8` stores kernels in 8 bits."
+        )
+
+
+_FLOATS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16", "float64")
 
 
 def _path(model: Any, weight: Any) -> str:

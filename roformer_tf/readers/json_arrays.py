@@ -11,8 +11,11 @@ from roformer_tf.readers.lines import SAMPLE, encoding_of, utf16_codec
 from roformer_tf.readers.records import Record, object_record, renamed
 from roformer_tf.readers.streams import opened
 
-# The beginning of a file with an array that is, as in SQuAD, the value of "data".
-_ARRAY = re.compile(r'\{[^\[{]*"data"\s*:\s*\[')
+# Keys of labels in annotations of Label Studio.
+_CHOICES = ("choices", "rating", "number")
+# The beginning of a file with an array that is, as in SQuAD, the value of "data"; in exports of
+# Navicat that of "RECORDS".
+_ARRAY = re.compile(r'\{[^\[{]*"(data|RECORDS)"\s*:\s*\[')
 
 # Columns of a question, and their names in nested files.
 _QUESTION = {
@@ -49,8 +52,9 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
             f"{path} is broken JSON: {error}. Write it again, or as .jsonl with an object in each "
             "line."
         ) from None
-    values = content["data"] if isinstance(content, dict) else content
-    objects = (cells for value in values for cells in _questions_of_c3(value))
+    if isinstance(content, dict):
+        content = content.get("data") or content.get("RECORDS", [])
+    objects = (cells for value in content for cells in _questions_of_c3(value))
     yield from (object_record(number, value) for number, value in enumerate(objects, start=1))
 
 
@@ -94,9 +98,9 @@ def _annotated(cells: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choices(value: Any) -> list[Any]:
-    """The labels in the value of an annotation: {"choices": […]}, or a label or list alone."""
+    """The labels in the value of an annotation: {"choices": […]}, {"rating": 5}, or one alone."""
     if isinstance(value, dict):
-        value = value.get("choices") or []
+        value = next((value[name] for name in _CHOICES if value.get(name) is not None), [])
     return value if isinstance(value, list) else [value]
 
 
@@ -105,9 +109,14 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
 
     {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself,
     also with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
+    What was not accepted in Prodigy is no example.
     """
     number = 0
     for record in records:
+        if "_task_hash" in record.cells and record.cells.get("answer") in ("reject", "ignore"):
+            problem = f"has the answer {record.cells['answer']!r} of Prodigy, not accept"
+            yield Record(record.number, {}, problem)
+            continue
         cells = _annotated(record.cells)
         paragraphs = cells.get("paragraphs", [cells] if "qas" in cells else None)
         if not isinstance(paragraphs, list):

@@ -26,7 +26,7 @@ CHUNK_CHARACTERS = 1_000_000
 BLANK = "is blank"
 NO_OBJECT = "is not a JSON object"
 
-TYPED = re.compile(r"O|[BIESMLU]-\S+")
+TYPED = re.compile(r"O|[BIESMLU][-_]\S+")
 BARE = re.compile("[OBIESMLU]")
 # Tags of entities with a type, of entities or words without a type, and any other tags.
 ANY = re.compile(r"\S+")

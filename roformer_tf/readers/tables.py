@@ -3,6 +3,7 @@
 A file is read row by row. A row that cannot be read has a problem, and reading continues.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice, pairwise
@@ -30,6 +31,9 @@ from roformer_tf.readers.spreadsheets import is_filled, open_sheet
 from roformer_tf.readers.streams import StoredFile, naming, opened_as_stored
 from roformer_tf.translation import Message
 
+# A number of a word in CoNLL-U: 3, also 3-4 or 3.1. In the Weibo NER corpus a number follows each
+# character: 科0 技1.
+_NUMBER = re.compile(r"\d+([-.]\d+)?|\D\d")
 # Rows from which the header of a table is detected.
 _SEEN_FIRST = 100
 # Objects of JSON from which the columns are detected, and sentences for the pattern of tags.
@@ -157,11 +161,26 @@ def _without_guard(cell: str) -> str:
 
 def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True) -> Iterator[Row]:
     """Yield the sentences of a CoNLL file, as `records.sentences` reads them."""
-    pattern = None
-    if tagged:
-        first = islice(sentences(text_lines(path, encoding), ANY), _SAMPLE)
-        pattern = tag_pattern(tag for record in first for tag in record.cells.get("tags", ()))
-    return _placed(path, sentences(text_lines(path, encoding), pattern))
+    pattern = find_tags(path, encoding)
+    return _placed(path, sentences(text_lines(path, encoding), pattern if tagged else None))
+
+
+def find_tags(path: str | Path, encoding: str = "auto") -> re.Pattern[str]:
+    """The pattern of the tags of a CoNLL file; `ANY` if it has none.
+
+    Raises InputError where the first column has numbers, as CoNLL-U has, or tags.
+    """
+    first = islice(sentences(text_lines(path, encoding), ANY), _SAMPLE)
+    cells = [record.cells for record in first if record.cells]
+    units = [unit for each in cells for unit in each["units"]]
+    pattern = tag_pattern(tag for each in cells for tag in each["tags"])
+    are_numbers = len(units) > 1 and all(map(_NUMBER.fullmatch, units))
+    if are_numbers or (pattern is ANY and tag_pattern(units) is not ANY):
+        raise InputError(
+            f"{path} has {'numbers' if are_numbers else 'tags'} in its first column, not "
+            "characters or words. Write lines of a character or word and its tag."
+        )
+    return pattern
 
 
 def _placed(path: str | Path, records: Iterable[Record]) -> Iterator[Row]:

@@ -1,7 +1,6 @@
 """One text in units, characters or words, one of several labels for each."""
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -92,13 +91,10 @@ class TaggingLabelling(UnitLabelling):
         return settings | {"scheme": schemes.find_scheme(settings["labels"], training)}
 
     def notes(self, training: Examples) -> list[str]:
-        """How many sentences break the scheme, or why predictions follow none; or no entities."""
+        """How many sentences break the scheme, or why predictions follow none."""
         labels = self.task.labels
         if not schemes.schemes_of(labels):
-            # Such as LOC-B or b-loc next to O; "o" alone may be a part of speech.
-            seem_marked = {"o", "O"} & {*labels} and any(re.search("[-_]", x) for x in labels)
-            note = "the tags mark no entities: write them as B-LOC, I-LOC and O"
-            return [note] if seem_marked else []
+            return []
         # Without a scheme, the loosest one that has such tags explains why.
         scheme = self.task.scheme or schemes.schemes_of(labels)[-1]
         mistakes = schemes.broken(labels, training, scheme)

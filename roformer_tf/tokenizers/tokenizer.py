@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, get_args
 
 import numpy as np
@@ -306,7 +307,13 @@ class RoFormerTokenizer:
         White space, case and unknown words of the original are lost.
         Raises InputError for an id that no token has.
         """
-        return join_tokens([self._token(int(number)) for number in ids])
+        try:
+            numbers = [int(number) for number in ids]
+        except TypeError:  # None, or a batch of sequences
+            raise InputError(
+                f"the ids of one sequence are needed, not {shortened(ids)}. Give [id, id, …]."
+            ) from None
+        return join_tokens([self._token(number) for number in numbers])
 
     def _words(self, text: str) -> list[str]:
         """Words of a text: jieba's, which include white space, or the parts of `split`."""

@@ -225,6 +225,22 @@ def test_a_folder_without_a_checkpoint_is_refused_with_the_expected_files(tmp_pa
         read(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["tf_model.h5", "model_state.pdparams", "adapter_model.bin"])
+def test_weights_of_other_libraries_are_named(name, unpacked, read):
+    folder = unpacked("hf_word")
+    (folder / "model.safetensors").rename(folder / name)
+    with pytest.raises(InputError, match=rf"no checkpoint\. {name} cannot be read: open it in"):
+        read(folder)
+
+
+@pytest.mark.parametrize("limit", ["512", -1, True])
+def test_a_maximum_length_that_is_no_number_is_refused(limit, unpacked, read):
+    folder = unpacked("hf_word")
+    (folder / "tokenizer_config.json").write_text(json.dumps({"model_max_length": limit}), "utf-8")
+    with pytest.raises(InputError, match=r"model_max_length in tokenizer_config.json of .* must"):
+        read(folder)
+
+
 @pytest.mark.parametrize("name", ["word", "hf_word"])
 def test_a_folder_with_only_a_config_is_not_a_checkpoint(name, unpacked, read):
     folder = unpacked(name)

@@ -81,6 +81,7 @@ BAD = {  # flags: parts of the message
     "--train good.tsv --task tagging": ["good.tsv"],
     "--train good.tsv --metric f2": ["f2", "macro_f1"],
     "--train good.tsv --max-length 2": ["--max-length is 2"],
+    "--train good.tsv --max-length 99999999": ["must be at least 3 and at most 100000"],
     "--train good.tsv --epochs 0": ["epochs is 0"],
     "--train good.tsv --micro-batches 3": ["cannot be divided into 3 micro-batches"],
     "--train good.tsv --folds 1": ["too few folds: 1"],

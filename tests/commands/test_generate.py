@@ -222,11 +222,22 @@ def test_impossible_requests_give_one_message(run, released, model, flags, messa
 
 def test_rows_without_a_text_are_reported_and_nothing_is_written(run, released, tmp_path):
     source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
-    source.write_text("今天\n\n公园\n", encoding="utf-8")
+    source.write_bytes("今天\n\n".encode() + b"\xff\n")
     code, _, err = run(released("gpt_char"), "--input", source, "--output", target)
     assert code == 2
-    assert "prompts.txt:2" in err
+    assert "prompts.txt:2 is blank" in err
+    assert "prompts.txt:3 is not in the encoding" in err
     assert not list(tmp_path.glob("*written*"))
+
+
+def test_blank_lines_are_skipped_and_reported(run, released, tmp_path):
+    source, target = tmp_path / "prompts.txt", tmp_path / "written.tsv"
+    source.write_text("今天\n \n公园\n\n", encoding="utf-8")
+    flags = ["--max-tokens", 2, "--output", target]
+    code, _, err = run(released("gpt_char"), "--input", source, *flags)
+    assert code == 0
+    assert f"rows skipped: 2\n  {source}:2,4 is blank\n" in err
+    assert [row[0] for row in table(target)[1:]] == ["今天", "公园"]
 
 
 def test_texts_of_a_file_are_counted_in_messages_not_their_lines(run, released, tmp_path):

@@ -30,7 +30,14 @@ COMMANDS = {
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",
 }
-KINDS = {"embed": ".npy", "similarity": ".tsv", "generate": ".tsv", "search": ".tsv"}
+KINDS = {
+    "predict": ".tsv",
+    "evaluate --data": ".json",
+    "embed": ".npy",
+    "similarity": ".tsv",
+    "generate": ".tsv",
+    "search": ".tsv",
+}
 OUTPUTS = {
     "a file above": "corpus.txt/deep/x.png",
     "too long": f"deep/{'长' * 100}/x.png",
@@ -84,10 +91,10 @@ def test_an_existing_folder_has_to_be_writable(tmp_path, read_only, capsys):
     assert "out: Read-only file system. Choose another place." in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["predict", "evaluate --data", *KINDS])
+@pytest.mark.parametrize("command", [*KINDS])
 def test_an_output_that_is_the_input_is_refused(command, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kind = KINDS.get(command, ".tsv")
+    kind = KINDS[command]
     (tmp_path / f"texts{kind}").write_text("今天\n", encoding="utf-8")
     (tmp_path / f"link{kind}").symlink_to(f"texts{kind}")
     words = COMMANDS[command].replace("nowhere.tsv", "nowhere.txt").split()
@@ -96,7 +103,7 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, monkeypatch, 
     assert f"--output texts{kind} is also the input. Name" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [".xlsx", ".csv", ".jsonl"])
+@pytest.mark.parametrize("kind", [".xlsx", ".csv", ".jsonl", ".pdf"])
 @pytest.mark.parametrize("command", ["similarity", "generate", "search"])
 def test_a_tsv_has_no_name_of_another_format(command, kind, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

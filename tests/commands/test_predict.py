@@ -152,7 +152,7 @@ def test_the_summary_counts_entities_or_plain_tags(task, counted, finetuned, typ
 
 
 @pytest.mark.parametrize(
-    ("labels", "counted"), [("BEMS", "words 3; device"), ("BIO", r"entities _: \d; device")]
+    ("labels", "counted"), [("BEMS", "words 3; device"), ("BIO", r"entities span: \d; device")]
 )
 def test_the_summary_counts_the_words_of_segmentation(labels, counted):
     task = Tagging(labels=tuple(labels), long_texts="windows")
@@ -192,7 +192,7 @@ def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monke
     result, bad, summary = err.splitlines()
     assert (result, bad) == (
         "rows without a prediction: 10 of 11",
-        f"  {path}:2-11 has an empty text in 'text'",
+        f"  {path}:2-11 is blank",
     )
     assert summary.startswith("1 of 11 texts predicted; ")
     assert "; device: the CPU" in summary

@@ -84,7 +84,7 @@ IN_CHINESE = {
     f"{FINETUNE} --task clasification": "。是否想用 classification？",
     f"{FINETUNE} --batch-size 0": "roformer-tf finetune: --batch-size 的值是 0，必须不小于 1。",
     f"{FINETUNE} --epochs 0": "roformer-tf finetune: --epochs 的值是 0，必须不小于 1。",
-    f"{FINETUNE} --max-length 1": "必须不小于 3，例如 256。",
+    f"{FINETUNE} --max-length 1": "必须不小于 3 且不大于 100000，例如 256。",
     f"{FINETUNE} 3": "roformer-tf finetune: 不属于任何参数：3。",
     f"{FINETUNE} --config no-such-recipe": "没有名为 'no-such-recipe' 的配方。",
     f"{FINETUNE} --config nowhere.yaml": "没有文件 nowhere.yaml。请检查路径和拼写。",

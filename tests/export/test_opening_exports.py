@@ -181,7 +181,7 @@ def test_an_export_can_search_the_index_of_its_model(source, exported, tmp_path)
         ({"max_length": 8}, "with max_length 24, not 8"),
         ({"dimensions": 3}, "with dimensions 32, not 3"),
         ({"precision": "int8"}, "not int8"),
-        ({"engine": "keras"}, "not --engine keras"),
+        ({"engine": "keras"}, "not keras"),
     ],
 )
 def test_settings_of_exported_vectors_cannot_be_changed(settings, reason, exported):

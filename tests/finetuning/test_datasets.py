@@ -160,6 +160,8 @@ def test_invalid_examples_are_rejected(reviews, model):
     ("settings", "message"),
     [
         ({"max_length": 2}, "max_length is 2"),
+        ({"max_length": "12"}, "max_length is '12', but must be a whole number"),
+        ({"columns": {"label_column": "label"}}, r"columns is .*must be a .*ColumnsConfig"),
         ({"long_texts": "tail"}, "long_texts is 'tail'.*head-tail"),
         ({"task": "sentiment"}, "sentiment.*classification"),
     ],
@@ -175,6 +177,7 @@ def test_settings_of_a_file_are_checked(settings, message, reviews):
         (lambda data, model: data.batches(model.tokenizer, batch_size=0), "batch_size is 0"),
         (lambda data, model: data.split(valid=2), "valid is 2"),
         (lambda data, model: data.split(valid=0), "valid is 0"),
+        (lambda data, model: data.split(valid="0.1"), "valid is '0.1', but must be a number"),
     ],
 )
 def test_arguments_of_its_methods_are_checked(call, message, reviews, model):

@@ -112,7 +112,7 @@ def test_each_prediction_is_one_line(tmp_path):
     assert [json.loads(line)["text"] for line in lines] == TEXTS
 
 
-@pytest.mark.parametrize("name", ["a.parquet", "a.json", "a.csv.gz", "a.XLS"])
+@pytest.mark.parametrize("name", ["a.parquet", "a.json", "a.csv.gz", "a.XLS", "a.pdf"])
 def test_other_file_formats_are_refused(name):
     with pytest.raises(InputError, match=r"name a \.csv, \.jsonl, \.tsv, \.txt, \.xlsx file"):
         check_output(name, only=WRITTEN)

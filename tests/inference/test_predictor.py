@@ -392,3 +392,5 @@ def test_invalid_sources_and_settings_are_refused(finetuned, released, tmp_path)
         roformer_tf.load(released("char"), top=0)
     with pytest.raises(InputError, match="batch_size is 0"):
         roformer_tf.load(released("char"), batch_size=0)
+    with pytest.raises(InputError, match="batch_size is '8', but"):
+        roformer_tf.load(released("char"), batch_size="8")

@@ -34,6 +34,9 @@ LAYOUTS = {  # name of the column: function that returns its cell
     "entities": lambda text, spans: dicts(spans),
     "spans": lambda text, spans: [x | {"text": text[x["start"] : x["end"]]} for x in dicts(spans)],
     "annotations": lambda text, spans: dicts(spans, start="start_offset", end="end_offset"),
+    "ccks": lambda text, spans: [
+        {"label_type": label, "start_pos": a, "end_pos": b, "overlap": 0} for label, a, b in spans
+    ],
     "lists": lambda text, spans: {key: [x[key] for x in dicts(spans)] for key in dicts(WANT[0])[0]},
     "label": lambda text, spans: [[a, b, label] for label, a, b in spans],
 }

@@ -77,6 +77,7 @@ HOLES = [HEAD, ROWS[0], ("", "1"), ROWS[1], ("没有标签", ""), ("也没有", 
 PAIRED = [(a, b, str(i % 2)) for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
 
 WORKS = {  # name: content, column of texts, column of labels, report, examples
+    "exported.csv": (as_csv(("导出时间", "2024"), (), HEAD, *ROWS), *HEAD, ""),
     "gb18030.csv": (as_csv(HEAD, *ROWS).encode("gb18030"), *HEAD, "read as GB18030"),
     "bom.csv": (as_csv(HEAD, *ROWS).encode("utf-8-sig"), *HEAD, ""),
     "unicode.txt": (unicode_text(HEAD, *HARD), *HEAD, "read as UTF-16", HARD),
@@ -196,6 +197,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
     "packed.csv.gz": (gzip.compress(as_csv(HEAD, *ROWS).encode("gbk")), *HEAD, "GB18030"),
     "lines.jsonl": (
         "".join(json.dumps({"内容": a, "类别": b}, ensure_ascii=False) + "\n" for a, b in ROWS),
+        "内容",
+        "类别",
+        "",
+    ),
+    "navicat.json": (
+        json.dumps({"RECORDS": [{"内容": a, "类别": b} for a, b in ROWS]}, indent=1),
         "内容",
         "类别",
         "",
@@ -452,6 +459,49 @@ def test_skipped_annotations_of_label_studio_are_no_labels(write):
     layout, examples = read(write("a.json", json.dumps(tasks)))
     assert layout.task.name == "classification"
     assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
+
+
+@pytest.mark.parametrize(("last", "is_total"), [(("合计", "10"), True), (("合计", "1"), False)])
+def test_a_last_row_of_totals_is_reported(write, capsys, last, is_total):
+    read(write("a.csv", as_csv(HEAD, *ROWS, last)))
+    assert ("a.csv:12 may be totals" in capsys.readouterr().err) == is_total
+
+
+def test_columns_that_are_not_read_are_named(write):
+    rows = [{"text": a, "label": b, "keyword": ["房"], "id": i} for i, (a, b) in enumerate(ROWS)]
+    layout, _ = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert layout.report.endswith("Columns that are not read: keyword, id.")
+    assert "not read" not in read(write("b.csv", as_csv(HEAD, *ROWS)))[0].report
+
+
+def test_ratings_of_label_studio_are_labels(write):
+    results = [[{"value": {"rating": x}, "type": "rating"}] for x in (5, 1, 5, 1, 5)]
+    tasks = [
+        {"annotations": [{"result": result}], "data": {"text": text}}
+        for result, text in zip(results, GOOD, strict=True)
+    ]
+    assert [label for _, label in read(write("a.json", json.dumps(tasks)))[1]] == [*"51515"]
+
+
+def test_rejected_examples_of_prodigy_are_skipped(write, capsys):
+    rows = [
+        {"text": text, "label": label, "_task_hash": number, "answer": answer}
+        for number, (text, label, answer) in enumerate(
+            zip(
+                [*GOOD, *BAD],
+                ["好", "坏"] * 5,
+                ["accept", "accept", "reject", "accept", "ignore", *["accept"] * 5],
+                strict=True,
+            )
+        )
+    ]
+    _, examples = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
+    assert len(examples) == 8
+    err = capsys.readouterr().err
+    assert "a.jsonl:3 has the answer 'reject' of Prodigy, not accept" in err
+    assert "a.jsonl:5 has the answer 'ignore' of Prodigy, not accept" in err
+    own = write("b.json", json.dumps([{"text": "好", "answer": "reject"}]))  # not Prodigy's
+    assert next(open_table(own, lambda _: Top()).rows).problem == ""
 
 
 def test_lists_of_one_label_of_doccano_are_labels(write):

@@ -595,7 +595,14 @@ def test_another_separator_is_detected_for_any_column_name(write, name, labels):
 
 
 @pytest.mark.parametrize(
-    "labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"], [[True] * 2] * 2]
+    "labels",
+    [
+        [[0, 1, 1], [1, 0, 0]],
+        ["0,1,1", "1,0,1"],
+        ["[0, 0]", "[1]"],
+        [[True] * 2] * 2,
+        [[0, 1], [1, 0]],
+    ],
 )
 def test_binary_vectors_of_labels_are_rejected(write, labels):
     path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
@@ -755,6 +762,7 @@ BAD = {  # name: content, task, part of the message
     "long.tsv": ("text\tlabel\nx\t0\ny\t1\t2\n", None, r"long\.tsv:3 has 3 instead of 2 columns"),
     "short.csv": ("text,label\nx,0\ny\n", None, r"short\.csv:3 has 1 instead of 2 columns"),
     "none.tsv": ("text\tlabel\n\nx\t0\ny\t\n", None, r"none\.tsv:4 has no label"),
+    "mysql.tsv": ("text\tlabel\nx\t0\ny\t\\N\n", None, r"mysql\.tsv:3 has no label"),
     "nan.tsv": ("text\tlabel\nx\t0\ny\tNaN\n", None, r"nan\.tsv:3 has the label 'NaN', .*numbers"),
     "nan.jsonl": ('{"text": "x", "label": NaN}\n', None, r"nan\.jsonl:1 has no label"),
     "nans.jsonl": ('{"text": "x", "labels": ["a", NaN]}', None, r"nans\.jsonl:1 has no label"),
@@ -924,7 +932,7 @@ def test_every_line_of_a_txt_file_is_a_text(write):
     path = write("a.txt", b"\xef\xbb\xbftext\r\n\n" + '"乙\t丙'.encode() + b"\n\xff\n")
     assert stream(path) == [
         Example(("text",), None, f"{path}:1"),
-        Row(f"{path}:2", {}, "has an empty text in 'text'"),
+        Row(f"{path}:2", {}, "is blank"),
         Example(('"乙\t丙',), None, f"{path}:3"),
         Row(f"{path}:4", {}, "is not in the encoding of the rest of the file, or of --encoding"),
     ]

@@ -187,7 +187,45 @@ def test_integer_labels_without_names_are_reported(tmp_path):
     path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
     layout, examples = read(path)
     assert [item.label for item in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
-    assert "numbers without names" in layout.report
+    assert "Its tags mark no entities" in layout.report
+
+
+@pytest.mark.parametrize(
+    ("tags", "is_noted"),
+    [
+        ("b-loc i-loc o", True),
+        ("B_LOC I_LOC O", False),
+        ("LOC-B LOC-I O", True),
+        ("n n v", True),
+        ("1 2 0", True),
+        ("B-LOC I-LOC O", False),
+        ("B I O", False),
+        ("B E S", False),
+    ],
+)
+def test_tags_that_mark_no_entities_are_reported(tmp_path, tags, is_noted):
+    path = conll(tmp_path / "a.conll", [[*zip("北京人", tags.split(), strict=True)]] * 3)
+    assert ("Its tags mark no entities" in read(path)[0].report) == is_noted
+
+
+WORD = "{}\t{}\t{}\tPROPN\tNR\t_\t2\tobj\t_\t_\n"  # a line of CoNLL-U
+
+
+@pytest.mark.parametrize(
+    ("lines", "what"),
+    [
+        ("".join(WORD.format(i, x, x) for i, x in enumerate(["张三", "在", "北京"], 1)), "numbers"),
+        ("1-2\t张三在\tO\n1\t张三\tB-PER\n2\t在\tO\n", "numbers"),
+        ("科0\tO\n技1\tO\n9\tO\n", "numbers"),
+        ("B-LOC\t北\nI-LOC\t京\nO\t人\n", "tags"),
+        ("B 北\nI 京\nO 人\n", "tags"),
+    ],
+)
+def test_other_first_columns_than_units_are_refused(tmp_path, lines, what):
+    path = tmp_path / "a.conll"
+    path.write_text(f"{lines}\n" * 3, "utf-8")
+    with pytest.raises(InputError, match=rf"has {what} in its first column, not characters"):
+        read(path)
 
 
 BAD = {
@@ -299,14 +337,14 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     task = Tagging.from_examples(examples)
     assert task.scheme == scheme
     assert {metric.name for metric in task.metrics.usable()} >= {"f1", "precision", "recall"}
-    bio = {"O": "O", "B": "B-_", "I": "I-_", "M": "I-_", "E": "I-_", "S": "B-_"}
+    bio = {"O": "O", "B": "B-span", "S": "B-span", **dict.fromkeys("IME", "I-span")}
     assert task.decoding.outside_labels() == tuple(map(bio.get, task.labels))
     gold = [item.label for item in examples]
     answers = [Prediction(label, np.eye(len(label), len(task.labels))) for label in gold]
     assert task.metrics.compute(gold, answers)["f1"] == 1
     shown = task.decoding.as_json(examples[0], answers[0])["entities"]
     want = {"bare": ["北京"], "words": ["我", "去", "公园", "学习班"]}[name]
-    assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
+    assert [(item["text"], item["label"]) for item in shown] == [(text, "span") for text in want]
 
 
 def test_spaces_at_the_end_of_lines_are_no_part_of_tags(tmp_path):
@@ -355,3 +393,10 @@ def test_tags_of_a_text_in_one_cell_are_no_labels(tmp_path, separator):
     path.write_text("text\tlabels\n" + "".join(f"{a}\t{b}\n" for a, b in rows), "utf-8")
     with pytest.raises(InputError, match=r"Give a \.conll file"):
         read(path)
+
+
+@pytest.mark.parametrize("tasks", [TASKS, {"pair": TASKS["pair"]}])  # of finetune, of a model
+def test_files_of_tags_are_refused_for_other_tasks(tmp_path, tasks):
+    path = conll(tmp_path / "a.conll", [zip("北京人", ["B-LOC", "I-LOC", "O"], strict=True)])
+    with pytest.raises(InputError, match="character or word, but the task is pair"):
+        find_layout(path, ColumnsConfig(), "pair", tasks)

@@ -42,6 +42,12 @@ def test_only_weights_missing_in_the_file_are_initialized(released, monkeypatch)
     assert 0.005 < kernel.std() < 0.04
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int32", "bool", "int8_from_float32", "float31", 3])
+def test_a_dtype_that_is_no_float_is_refused(dtype, released):
+    with pytest.raises(InputError, match=f"dtype is {dtype!r}, but must be one of float32, "):
+        RoFormerForMaskedLM.from_pretrained(released("char"), dtype=dtype)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "bfloat16", "float16"])
 def test_weights_are_those_of_the_file_in_the_dtype_of_the_model(dtype, released):
     model = RoFormerForMaskedLM.from_pretrained(released("char"), dtype=dtype)

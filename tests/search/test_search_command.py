@@ -245,11 +245,11 @@ def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
         (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
         (["--documents", "DOCUMENTS", "--queries", "甲", " "], "query 2 is blank"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
-        (["--documents", "EMPTY", "--queries", "甲"], "rows without text: 1"),
-        (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "rows without text: 1"),
+        (["--documents", "EMPTY", "--queries", "甲"], "rows without text: 2"),
+        (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "rows without text: 2"),
         (["--documents", "DOCUMENTS", "--queries", "问题.txt"], "there is no file 问题.txt"),
         (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
-        (["--documents", "EMPTY", "--index", "NOWHERE"], "rows without text: 1"),
+        (["--documents", "EMPTY", "--index", "NOWHERE"], "rows without text: 2"),
         (
             ["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"],
             "--hybrid-weight is -1",
@@ -261,7 +261,7 @@ def test_the_weight_of_a_reranker(weight, sim, tmp_path, eagerly):
     ],
 )
 def test_input_that_cannot_be_searched_is_refused(words, message, run, sim, documents, tmp_path):
-    (tmp_path / "empty.txt").write_text("好\n\n", "utf-8")
+    (tmp_path / "empty.txt").write_bytes("好\n\n".encode() + b"\xff\n")
     replacements = {
         "DOCUMENTS": documents,
         "EMPTY": tmp_path / "empty.txt",

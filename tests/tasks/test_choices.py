@@ -149,7 +149,17 @@ def test_batches_hold_each_sequence_once(encode):
                 assert got[got > 0].tolist() == encoded.token_ids[row].tolist()
 
 
+@pytest.mark.parametrize(("choices", "right"), [(["好", "坏"], [1, 0]), (["B", "A"], [0, 1])])
+def test_letters_are_indices_unless_candidates_are_called_so(choices, right, tmp_path):
+    rows = [{"text": "天气", "choices": choices, "label": label} for label in "BA"]
+    path = write(tmp_path / "train.jsonl", rows)
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    examples = read_examples(path, layout, ColumnsConfig())
+    assert [example.label for example in examples] == right
+
+
 BAD = [
+    ({"label": "C"}, r"label 'C', but it is an index from 0 to 1, or one of 好、坏"),
     ({"label": 3}, r"label '3', but it is an index from 0 to 1, or one of 好、坏"),
     ({"label": -1}, "has the label '-1'"),
     ({"label": 0.5}, "has the label '0.5'"),

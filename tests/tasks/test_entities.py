@@ -16,7 +16,7 @@ from roformer_tf.tasks.tags.schemes import character_spans, entities, marked, sp
         ("B-LOC I-LOC L-LOC U-PER", [("LOC", 0, 3), ("PER", 3, 4)]),  # BILOU
         ("B_LOC I_LOC E_LOC S_A_B", [("LOC", 0, 3), ("A_B", 3, 4)]),
         ("n v n O", [("n", 0, 1), ("v", 1, 2), ("n", 2, 3)]),  # parts of speech
-        ("I I O B", [("_", 0, 2), ("_", 3, 4)]),  # as in word segmentation
+        ("I I O B", [("span", 0, 2), ("span", 3, 4)]),  # as in word segmentation
         ("", []),
     ],
 )

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.tags.schemes import broken, find_scheme, legal, with_entities
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
@@ -71,9 +70,3 @@ def test_scheme_detection_tolerates_one_percent_of_errors():
     assert with_entities(mixed) == 7
     assert broken(IOB2, [example("I-X")], "IOB2") == ["I-X at the beginning in f:1"]
     assert broken(BMES, [example("O B-X")], "BIOES") == ["B-X at the end in f:1"]
-
-
-def test_tags_that_look_like_entity_tags_are_reported():
-    (note,) = Tagging(labels=("LOC-B", "LOC-I", "O")).labelling.notes([])
-    assert "tags mark no entities" in note
-    assert Tagging(labels=("n", "o", "v")).labelling.notes([]) == []  # "o": an onomatopoeia

@@ -383,6 +383,8 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
         (lambda: WORD([("一", 2)]), r"text 0 is \('一', 2\), but"),
         (lambda: WORD.decode([5918]), "no token has the id 5918: the vocabulary ends at 5917"),
         (lambda: WORD.decode([-1]), "no token has the id -1"),
+        (lambda: WORD.decode([[7, 8]]), r"ids of one sequence are needed, not \[\[7, 8\]\]"),
+        (lambda: WORD.decode(None), "ids of one sequence are needed, not None"),
         (lambda: WORD.encode("一", max_length=1), "max_length is 1"),
         (
             lambda: WORD(["一", "二"], ["三"]),

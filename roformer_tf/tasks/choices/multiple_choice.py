@@ -6,6 +6,7 @@ Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B exampl
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from string import ascii_uppercase
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -136,10 +137,13 @@ class ChoiceLabelling(ListLabelling):
 def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int | None]:
     """The right candidate if the label is an index, and if it is a text; None for what it is not.
 
-    Raises BadCellError if it is neither.
+    The letter A is the index 0, as in RACE and C-Eval, unless a candidate is called so.
+    Raises BadCellError for any other label.
     """
     name = read_label(value)
     number = to_number(name)
+    if name in tuple(ascii_uppercase) and name not in candidates:
+        number = ascii_uppercase.index(name)
     by_index = int(number) if number is not None and number in range(len(candidates)) else None
     # A number of JSON or Parquet is an index; pandas writes 1.0 next to missing labels.
     is_text = name in candidates and not isinstance(value, int | float)

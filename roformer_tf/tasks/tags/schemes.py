@@ -19,8 +19,8 @@ from roformer_tf.tasks.tags.chain import NEVER, Chain
 # A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]].
 Marked: TypeAlias = list[list[str]]
 
-# The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as in seqeval.
-UNTYPED = "_"
+# The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), for reports.
+UNTYPED = "span"
 # First letter of an entity's tag → its letter in BIOES: M is of BMES, L and U are of BILOU.
 MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
 # The rule for legal sequences of tags; "" where all are legal.
