@@ -385,7 +385,8 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     rate = float(config.optimizer.learning_rate)
     number = len(sets.train) + len(sets.unlabelled)
     steps = max(1, _epoch_batches(config, task, number) // config.optimizer.accumulate)
-    epochs = default_epochs(rate, steps, task.objective.epochs, task.objective.few_steps)
+    usual, few_steps = task.objective.epochs, task.objective.few_steps
+    epochs = default_epochs(rate, steps, usual, few_steps, len(task.labels))
     if config.from_scratch:  # random weights do not overfit so soon
         epochs = max(epochs, USUAL_EPOCHS)
     if config.method != "vectors":

@@ -19,8 +19,10 @@ USUAL_EPOCHS = 3
 # Of a few hundred examples these are a dozen steps, in which a new head learns little. They are
 # repeated for about a task's `few_steps`, in at most this number of epochs.
 MOST_EPOCHS = 10
-# Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps.
-ENOUGH = 0.25
+# Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps. With more
+# labels than 10 in proportion: 10,000 questions with 118 labels had 72.3 % after 2 epochs, 77.6 %
+# after 3 (docs/LOG.md).
+ENOUGH, ENOUGH_FOR = 0.25, 10
 
 
 def default_rate(
@@ -41,7 +43,9 @@ def default_rate(
     return nearest(min(HIGHEST, rate))
 
 
-def default_epochs(rate: float, steps: int, usual: int = USUAL_EPOCHS, few_steps: int = 100) -> int:
+def default_epochs(
+    rate: float, steps: int, usual: int = USUAL_EPOCHS, few_steps: int = 100, labels: int = 0
+) -> int:
     """The default number of epochs, each of `steps` steps: `usual`, or as the data's size needs.
 
     Few examples are repeated up to 10 times, until they are `few_steps` (docs/LOG.md).
@@ -52,7 +56,8 @@ def default_epochs(rate: float, steps: int, usual: int = USUAL_EPOCHS, few_steps
     repeats = min(MOST_EPOCHS, math.ceil(few_steps / steps))
     if repeats > usual:
         return repeats
-    return max(1, min(usual, math.ceil(ENOUGH * usual / USUAL_EPOCHS / (rate * steps))))
+    enough = ENOUGH * max(1, labels / ENOUGH_FOR) * usual / USUAL_EPOCHS
+    return max(1, min(usual, math.ceil(enough / (rate * steps))))
 
 
 def nearest(rate: float) -> float:

@@ -150,6 +150,7 @@ def test_a_resumed_run_keeps_its_learning_rate(tmp_path):
         (2_100, {}, 7, "spans"),  # 6 epochs were 4 points better than 3
         (5_000, {}, 3, "spans"),  # 6 were no better
         (16_883, {}, 1, "spans"),
+        (10_000, {}, 3, "118 labels"),
     ],
 )
 def test_many_examples_at_a_high_rate_get_fewer_epochs(examples, changes, want, task, capsys):
@@ -160,8 +161,11 @@ def test_many_examples_at_a_high_rate_get_fewer_epochs(examples, changes, want, 
     start = SimpleNamespace(architecture=architecture, weights={"a": 0})
     rate_before = config.optimizer.learning_rate
     config = choose_rate(config, start)
+    labels = 118 if task == "118 labels" else 2
     task = SimpleNamespace(
-        labelling=SimpleNamespace(rows_per_example=1), objective=TASKS[task].objective
+        labelling=SimpleNamespace(rows_per_example=1),
+        objective=TASKS["classification" if labels > 2 else task].objective,
+        labels=range(labels),
     )
     chosen = choose_epochs(config, task, sets)
     assert chosen.epochs == want

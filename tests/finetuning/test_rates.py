@@ -70,3 +70,16 @@ def test_rates_are_formatted_in_short_notation():
 )
 def test_default_epochs_depend_on_rate_and_steps(rate, steps, epochs):
     assert default_epochs(rate, steps) == epochs
+
+
+@pytest.mark.parametrize(
+    ("labels", "steps", "epochs"),
+    [
+        (10, 313, 2),
+        (118, 313, 3),  # 10,000 questions with 118 labels: 5 points better than 2 epochs
+        (118, 3000, 2),
+        (118, 10_000, 1),
+    ],
+)
+def test_many_labels_need_more_epochs(labels, steps, epochs):
+    assert default_epochs(5e-4, steps, labels=labels) == epochs
