@@ -21,7 +21,14 @@ from roformer_tf.checkpoints import archives, embedding_config, hub, huggingface
 from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, is_finite
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.names import IGNORED, LABELLED_PARTS, TIED, complete_config, table
+from roformer_tf.checkpoints.names import (
+    IGNORED,
+    LABELLED_PARTS,
+    TIED,
+    Weight,
+    complete_config,
+    table,
+)
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.translation import Translator
@@ -254,24 +261,7 @@ def _in_our_names(
     rows = {row.name_in(layout): row for row in table(config)}
     _check_unknown([name for name in tensors if name not in rows], source, ignore_unknown)
     _check_tied(tensors, source)
-    for name, row in rows.items():
-        if name in tensors and tensors.shapes[name] != row.shape_in(layout):
-            advice = "Give the config that belongs to the weights."
-            if row.part in LABELLED_PARTS:
-                advice = (
-                    "Give the num_labels of the weights. For a new head, load RoFormerEncoder, "
-                    "save it with save_pretrained, and load its folder with your num_labels."
-                )
-            raise InputError(
-                f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
-                f"{row.shape_in(layout)}. {advice}"
-            )
-        # Numbers of integers and of float8 need scales, which are elsewhere.
-        if name in tensors and tensors.dtypes[name] not in (np.float64, *DTYPES.values()):
-            raise InputError(
-                f"{source}: {name} has the dtype {tensors.dtypes[name]}, which is not supported. "
-                f"Save the model as one of {', '.join(DTYPES)}."
-            )
+    _check_tensors(tensors, rows, layout, source)
     # No weight shows the number of heads, only this table, which is computed here.
     size = tensors.shapes.get(huggingface.POSITIONS, (config.head_size,))[-1]
     if size != config.head_size:
@@ -312,6 +302,30 @@ def _in_our_names(
     check_type_and_number(name, limit, at_least=1)
     max_length = min(limit, positions)  # the limit 1e30 is transformers' "none"
     return Checkpoint(config, arrays, layout, ignored, max_length, opened.names)
+
+
+def _check_tensors(tensors: LazyArrays, rows: dict[str, Weight], layout: str, source: Path) -> None:
+    """Refuse tensors of another shape than the config requires, or of a dtype without numbers."""
+    for name, row in rows.items():
+        if name not in tensors:
+            continue
+        if tensors.shapes[name] != row.shape_in(layout):
+            advice = "Give the config that belongs to the weights."
+            if row.part in LABELLED_PARTS:
+                advice = (
+                    "Give the num_labels of the weights. For a new head, load RoFormerEncoder, "
+                    "save it with save_pretrained, and load its folder with your num_labels."
+                )
+            raise InputError(
+                f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
+                f"{row.shape_in(layout)}. {advice}"
+            )
+        # Numbers of integers and of float8 need scales, which are elsewhere.
+        if tensors.dtypes[name] not in (np.float64, *DTYPES.values()):
+            raise InputError(
+                f"{source}: {name} has the dtype {tensors.dtypes[name]}, which is not supported. "
+                f"Save the model as one of {', '.join(DTYPES)}."
+            )
 
 
 def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:

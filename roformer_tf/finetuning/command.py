@@ -115,8 +115,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     if layout.task.reranks:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES, config.first_stage)
     task = define_task(config, layout, sets)
-    if config.label_names:
-        task, sets = name_labels(config.label_names, task, sets)
+    task, sets = name_labels(config.label_names, task, sets)
     is_taught = config.loss.teacher is not None and not task.generates
     if is_taught:
         sets = dataclasses.replace(sets, unlabelled=read_unlabelled(config, task))
@@ -336,8 +335,10 @@ def split_sets(config: FinetuneConfig, layout: Layout, sets: Sets) -> Sets:
 def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, Sets]:
     """The task and the examples with these names of the labels, in the order of the labels.
 
-    Raises InputError for another number of names.
+    Without names they stay as they are. Raises InputError for another number of names.
     """
+    if not names:
+        return task, sets
     if len(names) != len(task.labels) or len(set(names)) < len(names):
         raise InputError(
             f"label_names has {len(set(names))} different names, but there are {len(task.labels)} "
