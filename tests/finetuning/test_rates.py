@@ -75,10 +75,11 @@ def test_default_epochs_depend_on_rate_and_steps(rate, steps, epochs):
 @pytest.mark.parametrize(
     ("labels", "steps", "epochs"),
     [
-        (10, 313, 2),
-        (118, 313, 3),  # 10,000 questions with 118 labels: 5 points better than 2 epochs
-        (118, 3000, 2),
-        (118, 10_000, 1),
+        (2, 313, 2),
+        (10, 313, 3),  # 10,000 headlines of 10 topics: 86.4 %, 86.0 after 2 epochs
+        (118, 313, 3),  # 10,000 questions of 118 intents: 77.6 %, 72.3 after 2 epochs
+        (10, 2000, 1),
+        (118, 6000, 2),
     ],
 )
 def test_many_labels_need_more_epochs(labels, steps, epochs):
