@@ -504,6 +504,18 @@ def test_tokenization_flags_apply_to_a_continued_checkpoint(
     assert (tokenizer.tokenization, tokenizer.lower_case) == ("char", False)
 
 
+def test_settings_of_the_architecture_apply_to_a_checkpoint_with_new_words(released, tmp_path):
+    (tmp_path / "words.txt").write_text("公园学习\n", encoding="utf-8")
+    for words in (None, str(tmp_path / "words.txt")):
+        settings = {"init_from": str(released("word")), "extend_vocab": words}
+        settings |= {"dropout": 0.3, "attention_dropout": 0.2, "precision": "float32"}
+        config = PretrainConfig(corpus=("x",), output="run", **settings)
+        model, tokenizer = read_checkpoint(config, 32)
+        assert ("公园学习" in tokenizer.vocabulary) == (words is not None)
+        assert model.config.hidden_dropout_prob == 0.3
+        assert model.config.attention_probs_dropout_prob == 0.2
+
+
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
     """A continued checkpoint starts with the checkpoint's loss and keeps its vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
