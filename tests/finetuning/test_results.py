@@ -148,6 +148,19 @@ def test_missing_sets_are_split_from_training(folder, given_sets):
     assert bool(sets.test) == (given_sets != ("valid",))  # with only --valid, the report uses it
 
 
+@pytest.mark.parametrize("count", [0, 3])
+def test_another_seed_splits_the_training_set_differently(count, folder):
+    columns = ColumnsConfig(text_columns=("1",), label_column="2")
+    files = {name: str(folder / f"{name}.tsv") for name in ("train", "test")}
+    valid = []
+    for seed in (0, 0, 1):
+        config = FinetuneConfig(output="", columns=columns, **files, folds=count, seed=seed)
+        layout = find_layout(config.train, columns, None, TASKS)
+        sets = split_sets(config, layout, read_sets(config, layout))
+        valid.append(sets.folds[0][1] if count else sets.valid)
+    assert valid[0] == valid[1] != valid[2]
+
+
 @pytest.mark.parametrize("header", ["标签\t评论", "类别\t内容", None])
 def test_the_test_set_may_have_other_columns_than_training(header, tmp_path, capsys):
     lines = [f"{label}\t{text}" for text, label in DATA["test"]]

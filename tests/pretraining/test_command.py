@@ -709,6 +709,23 @@ def test_held_out_documents_are_never_in_a_training_batch(pretrain_flags, tmp_pa
     assert len(training_ids | held_out_ids) == len(characters)
 
 
+def test_the_seed_orders_the_sequences_and_draws_their_masks(pretrain_flags, tmp_path, monkeypatch):
+    batches = []
+
+    def fit(_, sequences, **__):
+        batches.append(next(iter(sequences))[0])
+        raise KeyboardInterrupt  # ends the command without training
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    unchanged = {"mask_replace_rate": 0, "random_replace_rate": 0}  # tokens show only the order
+    for seed in (0, 1):
+        flags = pretrain_flags(tmp_path / f"run-{seed}", seed=seed, held_out=0, **unchanged)
+        assert main(["pretrain", *flags]) == 130
+    for name in ("token_ids", "masked_positions"):
+        first, other = (np.array(batch[name]) for batch in batches)
+        assert not np.array_equal(first, other)
+
+
 @pytest.mark.parametrize(
     ("flags", "share"),
     [
