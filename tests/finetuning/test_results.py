@@ -31,6 +31,7 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 from roformer_tf.translation import Message, Translator
 from tests.support.baseline import baseline_of
@@ -395,6 +396,40 @@ def test_the_best_baseline_is_the_first():
     for fitted in ([weak, good], [good, weak]):
         vars(results)["_fitted"] = [fitted]  # a cached property
         assert [name for name, _ in results._baselines()[0]] == ["good", "weak"]
+
+
+def test_a_baseline_has_the_class_weights_of_the_model():
+    train, valid = (
+        [Example((text,), label, "") for text, label in DATA[x]] for x in ("train", "valid")
+    )
+    task = Classification(labels=LABELS)
+    config = SimpleNamespace(loss=LossConfig(class_weights="balanced"))
+    sets = Sets(train, valid, [], [])
+    search = SimpleNamespace(sets=sets, task=task, metric=ACCURACY, config=config)
+    trial = SimpleNamespace(train=train, valid=valid, cross_validated=False, tfidf=None)
+    results = Results(search, [SimpleNamespace(task=task, trial=trial, goodness=0.0)])
+    [(_, predictions)] = results._baselines()[0]
+    fitted = (fit_tfidf(task, train, valid, ACCURACY, (), balanced=x) for x in (False, True))
+    plain, weighted = (x.predictions(task, valid, valid=valid) for x in fitted)
+    ours, other, want = ([x.scores for x in each] for each in (predictions, plain, weighted))
+    np.testing.assert_array_equal(ours, want)
+    assert not np.allclose(ours, other, atol=0.01)
+
+
+def test_lexical_features_of_an_earlier_run_are_removed(tmp_path):
+    """The same command with --lexical-features no writes the model again, without them."""
+    for name in ("best", "model"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
+    (tmp_path / "model" / "lexical.npz").write_bytes(b"features")
+    task, examples = Classification(labels=("0", "1")), [Example(("好",), "1", "")]
+    predictions = {"valid": [Prediction("1", np.float32([0.25, 0.75]))]}
+    search = SimpleNamespace(output=tmp_path, task=task, sets=Sets([], [], [], []))
+    trial = SimpleNamespace(folder=tmp_path, valid=examples)
+    best = {"trial": trial, "task": task, "lexical": None, "predictions": predictions}
+    Results(search, [SimpleNamespace(**best, goodness=0.0)]).save("card")
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    assert files == {"model.safetensors", "task.json", "README.md"}
 
 
 def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models():
