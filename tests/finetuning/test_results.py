@@ -5,6 +5,7 @@ Expected metrics are computed in plain Python from the data files and the output
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -33,8 +34,10 @@ from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message, Translator
 from tests.support.baseline import baseline_of
+from tests.support.random_model import tokenizer_of
 from tests.support.service_app import served_task
 
 LETTERS = {
@@ -416,18 +419,44 @@ def test_a_baseline_has_the_class_weights_of_the_model():
     assert not np.allclose(ours, other, atol=0.01)
 
 
+def results_of(output, goodness_of):
+    """Results of trainings, by the folder of each, whose files hold its goodness."""
+    task, trained = Classification(labels=("0", "1")), []
+    for folder, goodness in goodness_of.items():
+        for file in ("best/model.safetensors", "metrics.jsonl", "evaluations.jsonl"):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(f'{{"step": 1, "loss": {goodness}}}\n', encoding="utf-8")
+        examples = {"train": [Example(("差",), "0", "")], "valid": [Example(("好",), "1", "")]}
+        trial = SimpleNamespace(folder=folder, **examples, cross_validated=False, tfidf=None)
+        trial.config = SimpleNamespace(optimizer=FinetuneOptimizerConfig(learning_rate=goodness))
+        predictions = {"valid": [Prediction("1", np.float32([1 - goodness, goodness]))]}
+        result = TrialResult(trial, predictions, {"valid": {"accuracy": goodness}}, task, 1.0)
+        trained.append(SimpleNamespace(**vars(result), goodness=goodness))
+    tokenizer = SimpleNamespace(tokenizer=tokenizer_of("好差"))
+    settings = {"output": output, "task": task, "metric": ACCURACY, "initial": tokenizer}
+    sets = Sets([], [], [], [])
+    return Results(SimpleNamespace(**settings, sets=sets, taught={}, method={}), trained)
+
+
+def test_the_best_training_gives_the_model_and_the_metrics(tmp_path):
+    goodness_of = {tmp_path / "trials" / str(x): x for x in (0.5, 0.75, 0.625)}
+    results = results_of(tmp_path, goodness_of)
+    results.save("card")
+    for file in ("model/model.safetensors", "metrics.jsonl", "evaluations.jsonl"):
+        assert (tmp_path / file).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.75}\n'
+    report = results.for_report({}, with_baseline=False)
+    assert report.losses == report.evaluations == [{"step": 1, "loss": 0.75}]
+    assert report.valid.predictions[0].scores[1] == 0.75
+    assert [line["valid"]["accuracy"] for line in report.trials] == [0.5, 0.75, 0.625]
+
+
 def test_lexical_features_of_an_earlier_run_are_removed(tmp_path):
     """The same command with --lexical-features no writes the model again, without them."""
-    for name in ("best", "model"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "model.safetensors").write_bytes(b"weights")
-    (tmp_path / "model" / "lexical.npz").write_bytes(b"features")
-    task, examples = Classification(labels=("0", "1")), [Example(("好",), "1", "")]
-    predictions = {"valid": [Prediction("1", np.float32([0.25, 0.75]))]}
-    search = SimpleNamespace(output=tmp_path, task=task, sets=Sets([], [], [], []))
-    trial = SimpleNamespace(folder=tmp_path, valid=examples)
-    best = {"trial": trial, "task": task, "lexical": None, "predictions": predictions}
-    Results(search, [SimpleNamespace(**best, goodness=0.0)]).save("card")
+    results = results_of(tmp_path, {tmp_path: 0.5})
+    (tmp_path / "model").mkdir()
+    for name in ("model.safetensors", "lexical.npz"):  # the weights are those of the earlier run
+        shutil.copy(tmp_path / "best" / "model.safetensors", tmp_path / "model" / name)
+    results.save("card")
     files = {path.name for path in (tmp_path / "model").iterdir()}
     assert files == {"model.safetensors", "task.json", "README.md"}
 
