@@ -401,6 +401,15 @@ def test_the_best_baseline_is_the_first():
         assert [name for name, _ in results._baselines()[0]] == ["good", "weak"]
 
 
+def test_a_baseline_that_fails_does_not_lose_the_report(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr(Results, "_fit_baselines", fail)
+    report = results_of(tmp_path, {tmp_path: 0.5}).for_report({}, with_baseline=True)
+    assert (report.baselines, report.no_baseline) == ([], "MemoryError: no room")
+
+
 def test_a_baseline_has_the_class_weights_of_the_model():
     train, valid = (
         [Example((text,), label, "") for text, label in DATA[x]] for x in ("train", "valid")
