@@ -25,7 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.initialization import new_model, read_checkpoint
-from roformer_tf.pretraining.settings import PretrainConfig, step_flops
+from roformer_tf.pretraining.settings import PretrainConfig, StepConfig, step_flops
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -707,6 +707,17 @@ def test_held_out_documents_are_never_in_a_training_batch(pretrain_flags, tmp_pa
     assert seen - special == training_ids
     assert not seen & held_out_ids
     assert len(training_ids | held_out_ids) == len(characters)
+
+
+def test_the_settings_of_a_step_reach_every_stage(pretrain_flags, tmp_path, monkeypatch):
+    configs = []
+    monkeypatch.setattr(
+        PretrainingModel, "fit", lambda model, *_, **__: configs.append(model.step_config)
+    )
+    flags = pretrain_flags(tmp_path / "run", steps=None, held_out=0, spike_factor=3, max_skipped=7)
+    stages = ["steps=1 accumulate=2", "steps=1"]
+    assert main(["pretrain", *flags, "--stages", *stages]) == 0
+    assert configs == [StepConfig(number, 3.0, 7) for number in (2, 1)]
 
 
 def test_the_seed_orders_the_sequences_and_draws_their_masks(pretrain_flags, tmp_path, monkeypatch):
