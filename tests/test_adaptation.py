@@ -14,12 +14,15 @@ from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning import command
-from roformer_tf.finetuning.search import Sets
+from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.pretraining import command as pretraining_command
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.metrics import ACCURACY, MAE
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
@@ -140,6 +143,41 @@ def test_fine_tuning_starts_from_the_adapted_model(files, tmp_path):
     end = RoFormerEncoder.from_pretrained(tmp_path / "run" / "model")
     for weight, same in zip(start.weights, end.weights, strict=True):
         np.testing.assert_allclose(weight, same, atol=1e-5)
+
+
+def test_adaptation_has_the_settings_of_fine_tuning(files, tmp_path, monkeypatch):
+    trained = []
+    monkeypatch.setattr(pretraining_command, "pretrain", trained.append)
+    settings = {"seed": 5, "batch_size": 4, "dropout": 0.3, "precision": "float32"}
+    run, rate = tmp_path / "run", FinetuneOptimizerConfig(learning_rate=0.02)
+    config = FinetuneConfig(
+        checkpoint=str(files / "mlm"), train="x", output=str(run), optimizer=rate, **settings
+    )
+    assert adaptation.adapt(config, ["今天天气很好", "我们去公园"]) == adapted(run)
+    (pretraining,) = trained
+    assert {name: getattr(pretraining, name) for name in settings} == settings
+    assert pretraining.optimizer.learning_rate == 0.02
+    assert pretraining.init_from == config.checkpoint
+
+
+@pytest.mark.parametrize(("metric", "better"), [(ACCURACY, "adapted-"), (MAE, "plain-")])
+def test_auto_chooses_by_the_metric(files, tmp_path, monkeypatch, metric, better):
+    figures = {"plain-": 0.25, "adapted-": 0.5}
+
+    def first(search):
+        return SimpleNamespace(goodness=(metric.goodness({metric.name: figures[search.prefix]}), 0))
+
+    monkeypatch.setattr(Search, "first", first)
+    settings = {"adapt": "auto", "precision": "float32"}
+    config = FinetuneConfig(
+        checkpoint=str(files / "mlm"), train="x", output=str(tmp_path), **settings
+    )
+    examples = [Example(("今天",), "a", "")]
+    search = Search(config, Sets(examples, examples, [], []), None, Classification(), metric)
+    other = masked_lm(tmp_path / "other", 1)
+    chosen = command.adapted_search(search, Classification, lambda config, texts: other)
+    assert chosen.prefix == better
+    assert (chosen.initial is None) == (better == "plain-")
 
 
 MORE = {  # unlabelled files: the columns of training, other ones, none

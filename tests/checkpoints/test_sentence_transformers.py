@@ -144,6 +144,14 @@ def test_the_maximum_length_of_sentence_transformers_is_read(
     assert VectorSettings().open(theirs).config == EmbeddingConfig("mean", length)
 
 
+def test_a_converted_model_keeps_the_maximum_length_of_sentence_transformers(released, tmp_path):
+    theirs, ours = shutil.copytree(released("hf_char"), tmp_path / "theirs"), tmp_path / "ours"
+    (theirs / "sentence_bert_config.json").write_text('{"max_seq_length": 20}', "utf-8")
+    assert main(["checkpoints", "convert", str(theirs), str(ours), "--to", "huggingface"]) == 0
+    assert VectorSettings().open(ours).config.max_length == 20
+    assert json.loads((ours / "tokenizer_config.json").read_text("utf-8"))["model_max_length"] == 20
+
+
 def test_a_zip_with_modules_is_read_as_its_folder(folder, released, tmp_path):
     theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
     (theirs / "1_Pooling").mkdir()

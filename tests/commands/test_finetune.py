@@ -13,6 +13,7 @@ from sklearn.metrics import accuracy_score, f1_score
 from sklearn.preprocessing import MultiLabelBinarizer
 
 from roformer_tf.cli import main
+from roformer_tf.finetuning import trial
 from roformer_tf.finetuning.report import pages as report_pages
 
 CHARACTERS = list(
@@ -232,13 +233,16 @@ def test_all_training_options_at_once(released, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_patience_stops_training_without_improvement(shallow, tmp_path):
+def test_patience_stops_training_without_improvement(shallow, tmp_path, monkeypatch):
     train = write(tmp_path, "classification", "train", 20, seed=1)
     run = tmp_path / "run"
     settings = {"epochs": 9, "patience": 2, "learning_rate": 1e-9}
-    assert finetune(shallow, train, run, "--no-baseline", **settings) == 0
-    lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+    monkeypatch.setattr(trial, "remove", lambda folder: None)  # the checkpoints stay
+    for _ in range(2):
+        assert finetune(shallow, train, run, "--no-baseline", **settings) == 0
+        lines = (run / "evaluations.jsonl").read_text(encoding="utf-8").splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [1, 2, 3]
+        (run / "result.json").unlink()  # as if the run had been killed after its last evaluation
 
 
 @pytest.mark.usefixtures("eager_steps")

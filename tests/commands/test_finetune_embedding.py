@@ -10,6 +10,7 @@ from roformer_tf.cli import main
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.finetuning import trainer, trial
 from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from tests.support.embedding_file import load
@@ -43,13 +44,13 @@ def write(path, count, seed=0, more=0):
     return path
 
 
-def finetune(checkpoint, train, output, *flags, batch_size=16):
+def finetune(checkpoint, train, output, *flags, batch_size=16, learning_rate=1e-3):
     settings = {
         "task": "embedding",
         "checkpoint": checkpoint,
         "train": train,
         "output": output,
-        "learning-rate": 1e-3,
+        "learning-rate": learning_rate,
         "batch-size": batch_size,
         "precision": "float32",
     }
@@ -86,6 +87,32 @@ def hard_negatives(monkeypatch):
 
     monkeypatch.setattr(trial, "with_hard_negatives", recording)
     return recorded
+
+
+def test_a_resumed_training_has_the_hard_negatives_of_its_first_weights(
+    released, tmp_path, eagerly, monkeypatch, hard_negatives
+):
+    train = write(tmp_path / "train.tsv", 40)
+    flags = ("--hard-negatives", 2, "--save-every", 1, "--warmup", 0, "--dropout", 0, *QUICK_FLAGS)
+    save, fit = trial.save_checkpoint, VectorTraining.fit
+
+    def interrupted(*arguments, **settings):
+        save(*arguments, **settings)
+        raise KeyboardInterrupt
+
+    def fit_once(model, *arguments, **settings):
+        if len(hard_negatives) == 2:
+            raise KeyboardInterrupt  # only the negatives of a resumed training matter
+        return fit(model, *arguments, **settings)
+
+    monkeypatch.setattr(trial, "save_checkpoint", interrupted)
+    monkeypatch.setattr(VectorTraining, "fit", fit_once)
+    for _ in range(2):
+        with eagerly():
+            arguments = released("sim_char"), train, tmp_path / "run", *flags
+            assert finetune(*arguments, learning_rate=0.1) == 130
+    first, resumed = hard_negatives
+    np.testing.assert_array_equal(first, resumed)
 
 
 def test_pairs_train_a_retrieval_model(

@@ -142,7 +142,8 @@ def test_equal_prompts_of_a_long_file_have_different_samples(
     assert len({output for _, output in written}) == len(texts)
 
 
-def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path):
+def test_a_sim_model_generates_paraphrases(run, released, sim, tmp_path, monkeypatch):
+    monkeypatch.setattr(generate, "CHUNK", 1)  # the second text is in a chunk of its own
     source, target = tmp_path / "prompts.tsv", tmp_path / "written.tsv"
     source.write_text("text\n今天天气很好\n我们去公园\n", encoding="utf-8")
     flags = ("--input", source, "--output", target, "--max-tokens", 6, "--paraphrases", 3)

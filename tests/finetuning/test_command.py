@@ -256,6 +256,14 @@ def test_precision_r_drop_and_fgm_reach_the_training_step(fit_arguments):
     assert len(inputs["token_ids"]) == 8
 
 
+def test_the_seed_orders_the_examples(fit_arguments, tmp_path):
+    """With --valid, nothing else that depends on the seed changes a batch."""
+    files = ("--valid", str(tmp_path / "train.tsv"), "--precision", "float32")
+    batches = [fit_arguments("--seed", seed, *files)[1] for seed in "01"]
+    first, other = (np.array(inputs["token_ids"]) for inputs, *_ in batches)
+    assert not np.array_equal(first, other)
+
+
 def test_chosen_epochs_are_saved_and_the_command_resumes(fit_arguments, tmp_path):
     """12 training examples in batches of 4 are few, so 10 epochs are chosen."""
     for _ in range(2):

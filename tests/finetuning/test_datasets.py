@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from roformer_tf import InputError, LabelledDataset, RoFormerForSequenceClassification
+from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.fitting import epochs
 from tests.support.finetuned import load_finetuned
+from tests.support.random_model import random_model
 
 
 @pytest.fixture
@@ -116,6 +119,15 @@ def test_fit_evaluates_validation_data_and_saving_keeps_predictions(reviews, sha
     assert task == train.task
     for item, other in zip(valid.predict(loaded), predictions, strict=True):
         np.testing.assert_array_equal(item.scores, other.scores)
+
+
+def test_a_saved_tagger_has_its_units(tmp_path):
+    """Other programs read them, to tokenize each character."""
+    task = Tagging(labels=("O", "B-LOC", "I-LOC"))
+    model = random_model(task)
+    model.tokenizer = model.tokenizer.replaced(units=None)
+    LabelledDataset([], task).save_model(model, tmp_path)
+    assert RoFormerTokenizer.from_pretrained(tmp_path).units == "characters"
 
 
 def test_a_model_without_tokenizer_is_rejected(reviews, shallow):

@@ -23,6 +23,7 @@ from roformer_tf.finetuning.trainer import TaskLoss
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.questions import character_logits, token_logits
+from roformer_tf.tasks import labelling
 from roformer_tf.tasks.choices.multiple_choice import Choices
 from roformer_tf.tasks.choices.reranking import Judgment, Reranking
 from roformer_tf.tasks.classification import Classification, Pair
@@ -245,11 +246,19 @@ def runs(shallow, tmp_path_factory):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_finetuning_with_a_teacher(runs, capsys):
+def test_finetuning_with_a_teacher(runs, capsys, monkeypatch):
     folder, flags = runs.folder, ["--teacher", runs.teacher]
+    weights_of, weighted = labelling.teacher_weights, []
+
+    def recorded(*arguments):
+        weighted.append(weights_of(*arguments))
+        return weighted[-1]
+
+    monkeypatch.setattr(labelling, "teacher_weights", recorded)
     assert runs.finetune("plain") == 0
     flags += ["--unlabelled", str(folder / "more.txt"), "--compare-without-teacher"]
     assert runs.finetune("taught", *flags) == 0
+    assert [x.tolist() for x in weighted] == [[0.5] * 32 + [1] * 20]  # all unlabelled ones count
     actual = capsys.readouterr()
     assert "more.txt: 20 unlabelled examples" in actual.out
     assert "1 of 21 rows skipped" in actual.err

@@ -317,6 +317,8 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     right = np.mean([row["gold"] == row["label"] for row in rows])
     assert right == pytest.approx(report["valid"]["accuracy"])
     assert right > 0.5  # predictions are in the order of the texts
+    kept = [sorted(LETTERS)[i] for i in held_out.argmax(1)]
+    assert np.mean([x == row["gold"] for x, row in zip(kept, rows, strict=True)]) > 0.5
     assert report["baseline"]["test"]["accuracy"] < 0.9  # the baseline is cross-validated, too
     if lexical == "yes":  # TF-IDF is cross-validated, too
         task = load_task(run / "model")

@@ -5,6 +5,7 @@ Expected metrics are computed in plain Python from the data files and the output
 
 import json
 import re
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -31,9 +32,12 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message, Translator
 from tests.support.baseline import baseline_of
+from tests.support.random_model import tokenizer_of
 from tests.support.service_app import served_task
 
 LETTERS = {
@@ -146,6 +150,19 @@ def test_missing_sets_are_split_from_training(folder, given_sets):
     assert sorted(from_train) == sorted(DATA["train"])
     assert sets.valid
     assert bool(sets.test) == (given_sets != ("valid",))  # with only --valid, the report uses it
+
+
+@pytest.mark.parametrize("count", [0, 3])
+def test_another_seed_splits_the_training_set_differently(count, folder):
+    columns = ColumnsConfig(text_columns=("1",), label_column="2")
+    files = {name: str(folder / f"{name}.tsv") for name in ("train", "test")}
+    valid = []
+    for seed in (0, 0, 1):
+        config = FinetuneConfig(output="", columns=columns, **files, folds=count, seed=seed)
+        layout = find_layout(config.train, columns, None, TASKS)
+        sets = split_sets(config, layout, read_sets(config, layout))
+        valid.append(sets.folds[0][1] if count else sets.valid)
+    assert valid[0] == valid[1] != valid[2]
 
 
 @pytest.mark.parametrize("header", ["标签\t评论", "类别\t内容", None])
@@ -382,6 +399,75 @@ def test_the_best_baseline_is_the_first():
     for fitted in ([weak, good], [good, weak]):
         vars(results)["_fitted"] = [fitted]  # a cached property
         assert [name for name, _ in results._baselines()[0]] == ["good", "weak"]
+
+
+def test_a_baseline_that_fails_does_not_lose_the_report(tmp_path, monkeypatch):
+    def fail(*_):
+        raise MemoryError("no room\nfor it")
+
+    monkeypatch.setattr(Results, "_fit_baselines", fail)
+    report = results_of(tmp_path, {tmp_path: 0.5}).for_report({}, with_baseline=True)
+    assert (report.baselines, report.no_baseline) == ([], "MemoryError: no room")
+
+
+def test_a_baseline_has_the_class_weights_of_the_model():
+    train, valid = (
+        [Example((text,), label, "") for text, label in DATA[x]] for x in ("train", "valid")
+    )
+    task = Classification(labels=LABELS)
+    config = SimpleNamespace(loss=LossConfig(class_weights="balanced"))
+    sets = Sets(train, valid, [], [])
+    search = SimpleNamespace(sets=sets, task=task, metric=ACCURACY, config=config)
+    trial = SimpleNamespace(train=train, valid=valid, cross_validated=False, tfidf=None)
+    results = Results(search, [SimpleNamespace(task=task, trial=trial, goodness=0.0)])
+    [(_, predictions)] = results._baselines()[0]
+    fitted = (fit_tfidf(task, train, valid, ACCURACY, (), balanced=x) for x in (False, True))
+    plain, weighted = (x.predictions(task, valid, valid=valid) for x in fitted)
+    ours, other, want = ([x.scores for x in each] for each in (predictions, plain, weighted))
+    np.testing.assert_array_equal(ours, want)
+    assert not np.allclose(ours, other, atol=0.01)
+
+
+def results_of(output, goodness_of):
+    """Results of trainings, by the folder of each, whose files hold its goodness."""
+    task, trained = Classification(labels=("0", "1")), []
+    for folder, goodness in goodness_of.items():
+        for file in ("best/model.safetensors", "metrics.jsonl", "evaluations.jsonl"):
+            (folder / file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / file).write_text(f'{{"step": 1, "loss": {goodness}}}\n', encoding="utf-8")
+        examples = {"train": [Example(("差",), "0", "")], "valid": [Example(("好",), "1", "")]}
+        trial = SimpleNamespace(folder=folder, **examples, cross_validated=False, tfidf=None)
+        trial.config = SimpleNamespace(optimizer=FinetuneOptimizerConfig(learning_rate=goodness))
+        predictions = {"valid": [Prediction("1", np.float32([1 - goodness, goodness]))]}
+        result = TrialResult(trial, predictions, {"valid": {"accuracy": goodness}}, task, 1.0)
+        trained.append(SimpleNamespace(**vars(result), goodness=goodness))
+    tokenizer = SimpleNamespace(tokenizer=tokenizer_of("好差"))
+    settings = {"output": output, "task": task, "metric": ACCURACY, "initial": tokenizer}
+    sets = Sets([], [], [], [])
+    return Results(SimpleNamespace(**settings, sets=sets, taught={}, method={}), trained)
+
+
+def test_the_best_training_gives_the_model_and_the_metrics(tmp_path):
+    goodness_of = {tmp_path / "trials" / str(x): x for x in (0.5, 0.75, 0.625)}
+    results = results_of(tmp_path, goodness_of)
+    results.save("card")
+    for file in ("model/model.safetensors", "metrics.jsonl", "evaluations.jsonl"):
+        assert (tmp_path / file).read_text(encoding="utf-8") == '{"step": 1, "loss": 0.75}\n'
+    report = results.for_report({}, with_baseline=False)
+    assert report.losses == report.evaluations == [{"step": 1, "loss": 0.75}]
+    assert report.valid.predictions[0].scores[1] == 0.75
+    assert [line["valid"]["accuracy"] for line in report.trials] == [0.5, 0.75, 0.625]
+
+
+def test_lexical_features_of_an_earlier_run_are_removed(tmp_path):
+    """The same command with --lexical-features no writes the model again, without them."""
+    results = results_of(tmp_path, {tmp_path: 0.5})
+    (tmp_path / "model").mkdir()
+    for name in ("model.safetensors", "lexical.npz"):  # the weights are those of the earlier run
+        shutil.copy(tmp_path / "best" / "model.safetensors", tmp_path / "model" / name)
+    results.save("card")
+    files = {path.name for path in (tmp_path / "model").iterdir()}
+    assert files == {"model.safetensors", "task.json", "README.md"}
 
 
 def test_the_predictions_of_folds_are_joined_by_the_thresholds_of_their_models():

@@ -123,6 +123,20 @@ def test_compiled_settings_require_a_new_model(start):
     assert trainer.begin(7, dataclasses.replace(FIRST, layer_decay=0.5), 6) is not first
 
 
+def test_a_training_begins_as_with_a_new_trainer(start):
+    """Whatever an earlier training left in weights, averages, optimizer and dropout's states."""
+    used, new = (Trainer(start, TASK, LossConfig(), TRAIN) for _ in range(2))
+    _, compiled = used.begin(5, FIRST, 6)
+    for variable in (*compiled.variables, *compiled.optimizer.variables):
+        variable.assign(keras.ops.convert_to_numpy(variable) + 1)
+    states = []
+    for trainer in (used, new):
+        _, compiled = trainer.begin(7, SECOND, 4)
+        states.append([*compiled.variables, *compiled.optimizer.variables])
+    for variable, other in zip(*states, strict=True):
+        np.testing.assert_array_equal(variable, other, err_msg=variable.path)
+
+
 @pytest.mark.slow
 def test_a_checkpoint_does_not_contain_the_schedule(reference, shared, tmp_path):
     """A trainer with another history can therefore resume from a checkpoint."""

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.inference.opening import open_model
+from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
 from roformer_tf.tokenizers.vocabulary import gives_segments
 
@@ -178,6 +179,11 @@ def test_a_tokenizer_without_segments_encodes_pairs_as_one_segment(finetuned, tm
     ]
     for prediction in predictions[1:]:
         assert predictions[0]["scores"] == pytest.approx(prediction["scores"], abs=1e-6)
-    assert predictions[0]["scores"] != pytest.approx(
-        roformer_tf.load(finetuned("pair"))(("天气", "公园"))["scores"], abs=1e-3
-    )
+    with_segments = roformer_tf.load(finetuned("pair"))(("天气", "公园"))["scores"]
+    assert predictions[0]["scores"] != pytest.approx(with_segments, abs=1e-3)
+    # A model that is trained further has segments.
+    model = RoFormerForSequenceClassification.from_pretrained(without_segments)
+    model.save_pretrained(tmp_path / "trained")
+    shutil.copy(without_segments / "task.json", tmp_path / "trained")
+    trained = roformer_tf.load(tmp_path / "trained")(("天气", "公园"))
+    assert trained["scores"] == pytest.approx(with_segments, abs=1e-6)

@@ -25,7 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.initialization import new_model, read_checkpoint
-from roformer_tf.pretraining.settings import PretrainConfig, step_flops
+from roformer_tf.pretraining.settings import PretrainConfig, StepConfig, step_flops
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -504,6 +504,18 @@ def test_tokenization_flags_apply_to_a_continued_checkpoint(
     assert (tokenizer.tokenization, tokenizer.lower_case) == ("char", False)
 
 
+def test_settings_of_the_architecture_apply_to_a_checkpoint_with_new_words(released, tmp_path):
+    (tmp_path / "words.txt").write_text("公园学习\n", encoding="utf-8")
+    for words in (None, str(tmp_path / "words.txt")):
+        settings = {"init_from": str(released("word")), "extend_vocab": words}
+        settings |= {"dropout": 0.3, "attention_dropout": 0.2, "precision": "float32"}
+        config = PretrainConfig(corpus=("x",), output="run", **settings)
+        model, tokenizer = read_checkpoint(config, 32)
+        assert ("公园学习" in tokenizer.vocabulary) == (words is not None)
+        assert model.config.hidden_dropout_prob == 0.3
+        assert model.config.attention_probs_dropout_prob == 0.2
+
+
 def test_a_released_checkpoint_is_continued(released, pretrain_flags, tmp_path, write_corpus):
     """A continued checkpoint starts with the checkpoint's loss and keeps its vocabulary."""
     corpus = write_corpus(tmp_path / "corpus.txt", 60)
@@ -695,6 +707,34 @@ def test_held_out_documents_are_never_in_a_training_batch(pretrain_flags, tmp_pa
     assert seen - special == training_ids
     assert not seen & held_out_ids
     assert len(training_ids | held_out_ids) == len(characters)
+
+
+def test_the_settings_of_a_step_reach_every_stage(pretrain_flags, tmp_path, monkeypatch):
+    configs = []
+    monkeypatch.setattr(
+        PretrainingModel, "fit", lambda model, *_, **__: configs.append(model.step_config)
+    )
+    flags = pretrain_flags(tmp_path / "run", steps=None, held_out=0, spike_factor=3, max_skipped=7)
+    stages = ["steps=1 accumulate=2", "steps=1"]
+    assert main(["pretrain", *flags, "--stages", *stages]) == 0
+    assert configs == [StepConfig(number, 3.0, 7) for number in (2, 1)]
+
+
+def test_the_seed_orders_the_sequences_and_draws_their_masks(pretrain_flags, tmp_path, monkeypatch):
+    batches = []
+
+    def fit(_, sequences, **__):
+        batches.append(next(iter(sequences))[0])
+        raise KeyboardInterrupt  # ends the command without training
+
+    monkeypatch.setattr(PretrainingModel, "fit", fit)
+    unchanged = {"mask_replace_rate": 0, "random_replace_rate": 0}  # tokens show only the order
+    for seed in (0, 1):
+        flags = pretrain_flags(tmp_path / f"run-{seed}", seed=seed, held_out=0, **unchanged)
+        assert main(["pretrain", *flags]) == 130
+    for name in ("token_ids", "masked_positions"):
+        first, other = (np.array(batch[name]) for batch in batches)
+        assert not np.array_equal(first, other)
 
 
 @pytest.mark.parametrize(

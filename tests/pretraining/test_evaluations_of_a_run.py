@@ -132,16 +132,18 @@ def test_logged_speed_is_within_the_measured_bounds(timed):
 
 
 @pytest.mark.parametrize(
-    ("lines", "best"),
+    ("lines", "best_of_6", "best"),
     [
-        ([(3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.5)], 6),
-        ([(3, 32, 3.0), (6, 32, 2.5), (8, 32, 2.0)], 8),
-        ([(0, 32, 1.0), (3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.0)], 6),  # the first of equal losses
-        ([(3, 32, 1.0), (6, 64, 2.0), (8, 64, 2.5)], 6),
-        ([(3, 32, 1.0), (6, 32, 2.0), (8, 64, 2.5)], 8),
+        ([(3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.5)], 6, 6),
+        ([(3, 32, 3.0), (6, 32, 2.5), (8, 32, 2.0)], 6, 8),
+        # the first of equal losses
+        ([(0, 32, 1.0), (3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.0)], 6, 6),
+        ([(3, 32, 1.0), (6, 64, 2.0), (8, 64, 2.5)], 6, 6),
+        ([(3, 32, 1.0), (6, 32, 2.0), (8, 64, 2.5)], 3, 8),
     ],
 )
-def test_best_is_the_lowest_loss_at_the_last_length(pretrained, tmp_path, lines, best):
+def test_best_is_the_lowest_loss_at_the_last_length(pretrained, tmp_path, lines, best_of_6, best):
+    """When the checkpoint of step 6 is published, that of step 8 may be evaluated already."""
     run = shutil.copytree(pretrained, tmp_path / "run")
     shutil.rmtree(run / "best")
     output = [
@@ -150,6 +152,7 @@ def test_best_is_the_lowest_loss_at_the_last_length(pretrained, tmp_path, lines,
     (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in output))
     for step in (6, 8):
         publish_checkpoint(run, run / "checkpoints" / f"step-{step:08}")
+        assert step == 8 or (run / "best").exists() == (best_of_6 == 6)
     weights = "model/model.safetensors"
     want = (run / "checkpoints" / f"step-{best:08}" / weights).read_bytes()
     assert (run / "best" / "model.safetensors").read_bytes() == want

@@ -263,6 +263,16 @@ def test_max_tokens_limits_the_tokens(models, corpus, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
+def test_each_scaling_has_losses_of_its_own(models, corpus, tmp_path):
+    words = ("--corpus", corpus, "--lengths", 40, "--max-tokens", 200, "--trained-length", 10)
+    output = tmp_path / "x.json"
+    run_evaluate(models["masked"], *words, "--output", output, "--scalings", "none", "linear")
+    by_scaling = json.loads(output.read_text(encoding="utf-8"))["by_scaling"]
+    none, linear = (by_scaling[name]["by_length"]["40"]["loss"] for name in ("none", "linear"))
+    assert abs(none - linear) > 1e-5
+
+
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_each_scaling_equals_its_setting_in_the_config(models, corpus, tmp_path, capsys):
     """Each scaling gives the result of a checkpoint with this setting in its config."""

@@ -129,7 +129,6 @@ def checkpoint_steps(run):
     return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
-@pytest.mark.slow
 def test_the_papers_six_stages_run_from_a_yaml_file(six):
     lines = read_metrics(six / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 17))

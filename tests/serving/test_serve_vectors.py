@@ -76,14 +76,14 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
     served = served_vectors(sim, index=index)
     batcher = vector_queue(served, ServiceMetrics(), ServeConfig(model=(sim,))).batcher
     queries = [
+        VectorQuery("怎么打印", 3),
         VectorQuery("公园", 1),
         VectorQuery("公园"),
-        VectorQuery("怎么打印", 3),
         VectorQuery("公园", 2),
         VectorQuery("公园", 3, "id = 'open'"),
         VectorQuery("公园", 3, "id = 'print'"),
     ]
-    item, vector, three, two, *filtered = batcher.submit(queries).result()
+    three, item, vector, two, *filtered = batcher.submit(queries).result()
     assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
     assert item == two[:1]
     read = served.retriever.index.read

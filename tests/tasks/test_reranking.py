@@ -13,6 +13,7 @@ from scipy.stats import rankdata
 import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning import trial
 from roformer_tf.finetuning.first_stage import FirstStage, searched
 from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.search import Sets
@@ -29,6 +30,7 @@ from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Judgment, Reranking, fused
+from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.run_files import write_settings
 from tests.support.random_model import random_model
@@ -279,7 +281,15 @@ def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
 
 @pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("keep", [False, True])
-def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
+def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly, monkeypatch):
+    """With --hard-negatives 2, a training query has its document and two others."""
+    documents, fit = [], trial.fit
+
+    def recorded(data, *rest):
+        documents.extend(len(example.texts) - 1 for example in data.train)
+        fit(data, *rest)
+
+    monkeypatch.setattr(trial, "fit", recorded)
     words = ("今天", "明天", "天气", "公园", "学习", "我们", "很好", "打印")
     rows = [{"query": f"{word} 1", "document": f"{word} 2"} for word in words]
     path = str(write(tmp_path / "train.jsonl", rows))
@@ -293,6 +303,7 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
         batch_size=4,
         precision="float32",
         keep_useless=keep,
+        vectors=VectorConfig(hard_negatives=2),
     )
     with eagerly():
         if keep:
@@ -307,6 +318,7 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
             with pytest.raises(InputError, match="--keep-useless"):
                 finetune(config)
     assert (tmp_path / "run" / "model").exists() == keep
+    assert documents == [3] * len(words)
 
 
 def test_another_test_set_needs_another_run(tmp_path):

@@ -67,6 +67,20 @@ def test_pretrain_passes_tracker_project_and_settings(
     assert "mlflow could not start a run of 字: no server." in capsys.readouterr().err
 
 
+def test_a_resumed_run_continues_the_trackers_run(tmp_path, monkeypatch):
+    formers = []
+
+    def start(project, output, settings, former):
+        formers.append(former)
+        return former or "first", lambda *_: None, lambda _: None
+
+    monkeypatch.setitem(run_files._STARTERS, "mlflow", start)
+    for _ in range(2):
+        with tracked("mlflow", "p", tmp_path, {}):
+            pass
+    assert formers == ["", "first"]
+
+
 def test_without_a_project_nothing_is_written(tmp_path):
     with tracked(None, "p", tmp_path, {}) as track:
         track({"step": 1})
