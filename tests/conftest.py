@@ -126,6 +126,10 @@ def _keep_kernels():
     """
     if sys.modules.get("tensorflow"):
         import_module("tensorflow.python.pywrap_tfe").TFE_ContextClearCaches = lambda context: None
+        variables = import_module("tensorflow.python.ops.gen_resource_variable_ops")
+        # The name is only for debugging, but each one would need an operation of its own.
+        make = variables.var_handle_op
+        variables.var_handle_op = lambda *x, debug_name="", **settings: make(*x, **settings)
 
 
 @pytest.fixture(scope="session", autouse=True)

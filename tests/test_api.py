@@ -15,7 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.flags import from_keywords
 from tests.support.random_model import LETTERS
 
-SETTINGS = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "float32", "seed": 3}
+SETTINGS = {"epochs": 1, "batch_size": 8, "learning_rate": 1e-3, "precision": "float32", "seed": 3}
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -129,7 +129,8 @@ def sources() -> dict[str, str]:
     return modules
 
 
-def imports(source: str) -> Iterator[tuple[str, bool]]:
+@cache
+def imports(source: str) -> list[tuple[str, bool]]:
     """The full name of every import, and whether it is in a function or for type checkers."""
     tree = parsed(source)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -140,6 +141,7 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
         or (isinstance(function, ast.If) and ast.unparse(function.test) == "TYPE_CHECKING")
         for node in ast.walk(function)
     }
+    imported = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -148,7 +150,8 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
             names = [f"{start}.{alias.name}" for alias in node.names]
         else:
             continue
-        yield from ((name, id(node) in in_functions) for name in names)
+        imported += [(name, id(node) in in_functions) for name in names]
+    return imported
 
 
 def folder_of(name: str) -> str:

@@ -58,7 +58,10 @@ def refused(text: str) -> list[str]:
     ]
 
 
-parsed = cache(ast.parse)
+@cache
+def nodes(source: str) -> list[ast.AST]:
+    """All nodes of a program."""
+    return [*ast.walk(ast.parse(source))]
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:
@@ -67,14 +70,14 @@ def prose(path: Path) -> Iterator[tuple[int, str]]:
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(parsed(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
 
 
 def stored_names(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and name of every variable and parameter that a Python file sets."""
-    for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
+    for node in nodes(path.read_text(encoding="utf-8")):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
@@ -133,7 +136,7 @@ def test_names_of_functions_are_in_plain_english():
     assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}: {word}"
         for path in python_files()
-        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
+        for node in nodes(path.read_text(encoding="utf-8"))
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         for word in refused(node.name.replace("_", " "))
     ]
@@ -143,6 +146,6 @@ def test_classes_have_standard_names():
     assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
         for path in python_files()
-        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
+        for node in nodes(path.read_text(encoding="utf-8"))
         if isinstance(node, ast.ClassDef) and node.name.lstrip("_") in CLASSES
     ]

@@ -207,10 +207,11 @@ class LayerwiseAdamW(EmaAdamW):
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Decay weights by their own learning rates; Keras has one for all."""
+        learning_rate = self.learning_rate  # once: the schedule has some twenty operations
         for variable in variables:
             if self._use_weight_decay(variable):
                 # As in AdamW, the decay is proportional to the rate: with a scale of 0.1, a tenth.
-                rate = self.learning_rate * self.scales[index_of(self, variable)]
+                rate = learning_rate * self.scales[index_of(self, variable)]
                 self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
 
 

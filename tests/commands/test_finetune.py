@@ -254,7 +254,7 @@ def test_the_average_of_the_weights_is_saved(shallow, tmp_path):
     for ema in (0.0, 0.9):
         run = tmp_path / f"run-{ema}"
         flags = ("--no-baseline", "--log-every", "1")
-        assert finetune(shallow, train, run, *flags, ema=ema, epochs=4) == 0
+        assert finetune(shallow, train, run, *flags, ema=ema, epochs=2) == 0
         moved.append(np.linalg.norm(load_file(run / "model" / "model.safetensors")[kernel] - start))
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
         losses.append([json.loads(line)["loss"] for line in lines])

@@ -113,6 +113,7 @@ def test_tensors_equal_those_of_hugging_face(family, theirs, converted, released
         assert ours[name].tobytes() == want[name].tobytes()
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("to", ["huggingface", "own"])
 def test_a_model_of_multiple_choice_remains_one(to, tmp_path):
     """Its layer has the names of a tagger's, so only its class in the config shows what it is."""

@@ -141,7 +141,7 @@ TABLES = {
             ),
             Row("--one-schedule", METRICS, base=f"{STAGED} --stages {STAGES}", slow=True),
             Row("--save-every 1", EVALUATIONS, lambda *texts: '"step": 1' in texts[1], slow=True),
-            Row("--ema 0.5", EVALUATIONS),
+            Row("--ema 0.5", EVALUATIONS, slow=True),
             Row("--devices 2", "exit", exits=(0, 2)),
             Row("--model-parallel 2", "exit", exits=(0, 2)),
             Row("--distributed", "exit", exits=(0, 2)),
@@ -244,12 +244,13 @@ TABLES = {
                 lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
                 slow=True,
             ),
-            Row("--ema 0.5", "run/model/model.safetensors"),
+            Row("--ema 0.5", "run/model/model.safetensors", slow=True),
             Row(
                 "--method vectors",
                 "run/model/model.safetensors",
                 base=f"{FINETUNE.removesuffix(TRAINING_FLAGS)} --precision float32",
                 without="--method full",
+                slow=True,
             ),
             Row(
                 "--pattern {{text}}{{label}}",
@@ -289,7 +290,7 @@ TABLES = {
                 exits=(2, 0),
                 slow=True,
             ),
-            Row("--language en", "run/report.md"),
+            Row("--language en", "run/report.md", slow=True),
             Row("--label-names a b", "run/model/task.json", slow=True),
             Row("--export onnx", "run/export/onnx/model.onnx", slow=True),
             Row(

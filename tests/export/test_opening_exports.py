@@ -146,10 +146,10 @@ def test_a_graph_is_opened_without_the_package_that_writes_it(exported, to, monk
 @pytest.mark.quick_cases("openvino")
 @pytest.mark.parametrize("to", TARGETS)
 def test_threads_may_share_an_export(to, exported):
-    predictor = roformer_tf.load(exported(to, "classification"))
-    want = predictor(TEXTS)
+    predictor, pairs = roformer_tf.load(exported(to, "pair")), examples("pair")
+    want = predictor(pairs)
     with ThreadPoolExecutor(4) as threads:
-        assert list(threads.map(predictor, [TEXTS] * 40)) == [want] * 40
+        assert list(threads.map(predictor, [pairs] * 40)) == [want] * 40
 
 
 @pytest.mark.quick_cases("openvino-embedding")
@@ -232,13 +232,12 @@ def test_an_export_of_pairs_without_segments_predicts_like_its_model(reason, to,
 @pytest.mark.quick_cases("openvino")
 @pytest.mark.parametrize("to", TARGETS)
 def test_files_that_are_overwritten_change_nothing_until_the_export_is_opened_again(
-    source, tmp_path, to
+    exported, tmp_path, to
 ):
-    export(source("classification")[0], tmp_path / "out", to)
-    load = roformer_tf.load(tmp_path / "out")
-    want = load(TEXTS)
+    load = roformer_tf.load(shutil.copytree(exported(to, "pair"), tmp_path / "out"))
+    want = load(examples("pair"))
     for path in (tmp_path / "out").rglob("*"):
         if path.is_file():
             with path.open("r+b") as file:  # as cp does, not as a new file
                 file.write(bytes(path.stat().st_size))
-    assert load(TEXTS) == want
+    assert load(examples("pair")) == want

@@ -45,7 +45,7 @@ def row(rng, number, answerable=True):
 
 
 @pytest.fixture(scope="module")
-def run(shallow, tmp_path_factory, eagerly):
+def run(shallow, tmp_path_factory):
     """The folder of a run and its data files; a quarter of the questions has no answer."""
     folder = tmp_path_factory.mktemp("questions")
     rng = np.random.default_rng(0)
@@ -53,7 +53,7 @@ def run(shallow, tmp_path_factory, eagerly):
         rows = [row(rng, i, i % 4 > 0) for i in range(count)]
         lines = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
-    with pytest.MonkeyPatch.context() as patch, eagerly():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(

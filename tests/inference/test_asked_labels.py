@@ -46,6 +46,7 @@ def reference(folder, template, column, texts=TEXTS):
     return odds / odds.sum(axis=1, keepdims=True)
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("*-2-*{}*")
 @pytest.mark.parametrize("template", [None, "北京{}的公园"])
 @pytest.mark.parametrize(("name", "column"), [("nli", 1), ("中文", 2)])

@@ -83,6 +83,7 @@ def folders(finetuned, tmp_path_factory):
     return folders_by_crf
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("crf", [False, True])
 def test_tags_are_the_best_legal_ones(crf, folders):
     model, tokenizer, task = load_finetuned(folders[crf])

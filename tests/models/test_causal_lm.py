@@ -73,6 +73,7 @@ def test_a_label_below_0_has_no_loss_and_no_gradient(model, gradient, training):
     np.testing.assert_array_equal((slopes == 0).all(-1), some < 0)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_losses_of_a_bfloat16_model_are_float32(tiny):
     keras.utils.set_random_seed(0)
     model = RoFormerForCausalLM(tiny(initializer_range=0.1), dtype="mixed_bfloat16")

@@ -64,6 +64,7 @@ def test_each_step_gives_the_logits_of_the_full_sequence(
     record_property("difference", (f"kept, {style}, {attention_type}", "logits", worst, 1e-5))
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_packed_document_has_the_logits_of_the_document_alone(tiny):
     model = model_of(tiny)
     first, second = [1, 30, 31, 32], [1, 33, 34]
@@ -75,6 +76,7 @@ def test_a_packed_document_has_the_logits_of_the_document_alone(tiny):
     np.testing.assert_allclose(logits[0], ops.convert_to_numpy(model(packed))[0, -1], atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_sequence_gives_the_same_in_a_batch_and_alone(tiny):
     model = model_of(tiny)
     batched = IncrementalDecoder(model)
@@ -108,6 +110,7 @@ def test_slots_are_added_as_needed(tiny):
     np.testing.assert_allclose(logits[0], expected, atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_bfloat16_logits_are_close(tiny):
     model = model_of(tiny, dtype="bfloat16", initializer_range=0.1)
     decoder = IncrementalDecoder(model)

@@ -133,16 +133,18 @@ from roformer_tf import RoFormerConfig, RoFormerForSequenceClassification
 
 cpu = tf.config.list_physical_devices("CPU")[0]
 tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * 2)
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})  # two steps
 sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
 rates = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
 config = RoFormerConfig(vocab_size=50, intermediate_size=8, **sizes, **rates)
 ids = np.random.default_rng(0).integers(1, 50, (8, 6)).astype("int32")
-for devices in (["CPU:0"], ["CPU:0", "CPU:1"]):
+for strategy in (tf.distribute.get_strategy(), tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])):
     keras.utils.set_random_seed(0)
-    with tf.distribute.MirroredStrategy(devices).scope():
+    eager = strategy.num_replicas_in_sync == 1
+    with strategy.scope():
         model = RoFormerForSequenceClassification(config, num_labels=2)
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-        model.compile(keras.optimizers.SGD(0.1), loss)
+        model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=eager)
     fit = model.fit({"token_ids": ids}, np.arange(8) % 2, epochs=2, shuffle=False, verbose=0)
     print(json.dumps(fit.history["loss"]))
 """

@@ -146,6 +146,7 @@ def test_xla_is_used_only_for_models_compiled_by_the_user(compiled):
     assert model.jit_compile is compiled
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_bfloat16_states_are_close(encoder):
     model = new_encoder(dtype="bfloat16")
     for variable, other in zip(model.variables, encoder.variables, strict=True):

@@ -45,6 +45,7 @@ def test_embeddings_are_independent_of_the_batch_and_in_order(batch_size, model,
     assert np.triu(similarity - np.eye(len(TEXTS)), 1).min() < 0.9
 
 
+@pytest.mark.quick_cases("float32")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_adapted_weights_change_vectors_and_generated_texts(dtype, released):
     def adapt(model):
@@ -68,6 +69,7 @@ def test_adapted_weights_change_vectors_and_generated_texts(dtype, released):
     assert changed != texts
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_long_texts_are_cut_at_max_length(model, to_float64):
     text = "今天天气很好" * 20
     short, full = model.embed([text], max_length=10), model.embed([text])
@@ -94,6 +96,7 @@ def test_no_texts_give_an_empty_array(model):
     assert model.embed([]).shape == (0, 32)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_half_precision_gives_normalized_float32_vectors(released, model):
     half = RoFormerForSentenceSimilarity.from_pretrained(
         released("sim_char"), dtype="mixed_bfloat16"
@@ -109,6 +112,7 @@ def test_a_missing_tokenizer_is_an_error_with_a_hint(tiny):
         RoFormerForSentenceSimilarity(tiny()).embed(["今天"])
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_saved_model_keeps_its_pooler_and_tokenizer(model, tmp_path):
     model.save_pretrained(tmp_path)
     again = RoFormerForSentenceSimilarity.from_pretrained(tmp_path)

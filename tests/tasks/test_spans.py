@@ -291,7 +291,7 @@ LONG = {"text": "生活" * 15, "entities": [{"start": 10, "end": 20, "label": "O
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory, eagerly):
+def run(tmp_path_factory):
     """The folder of a run on texts with the LOC 我们 inside the ORG 我们公园, and the LOC 学.
 
     The last text has an ORG that is not whole in any window.
@@ -318,7 +318,7 @@ def run(tmp_path_factory, eagerly):
         (folder / f"{name}.jsonl").write_text("".join(line() for _ in range(count)), "utf-8")
     with (folder / "train.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(LONG) + "\n")
-    with pytest.MonkeyPatch.context() as patch, eagerly():
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
