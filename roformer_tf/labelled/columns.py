@@ -276,6 +276,11 @@ def find_texts(
     # it doubtful: the error at the end shows both.
     if [len(names) for names in candidates] == [1]:
         candidates += _second_texts(profiles, candidates[0][0], len(sample.rows))
+    elif len(candidates) == 1 and tuple(map(folded, candidates[0])) in column_names.CHOICES:
+        # So does a passage next to a question and its choices: it would be ignored. It may repeat.
+        text, choices = candidates[0]
+        longer = [x for x in free if x != choices and profiles[x].length > profiles[text].length]
+        candidates += [(x,) for x in longer if not profiles[x].coded]
     elif not candidates and len(free) == 1:
         candidates = [free]
     elif not candidates:
@@ -283,7 +288,6 @@ def find_texts(
         if len(candidates) == 1:
             candidates = [(x,) for x in free if (x,) in candidates or profiles[x].like_premises]
     if len(candidates) == 1:
-        _check_whole_text(sample.table, profiles, candidates[0], len(sample.rows))
         return candidates[0], note
     names = candidates or [(name,) for name in free]
     columns = tuple(chain(*names))
@@ -305,33 +309,6 @@ def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[t
         if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
         if folded(name) not in column_names.REMARKS
     ]
-
-
-def _check_whole_text(
-    table: Table, profiles: dict[str, Profile], texts: tuple[str, ...], rows: int
-) -> None:
-    """Raise InputError for a passage next to a question and its choices, which would be ignored."""
-    if tuple(map(folded, texts)) not in column_names.CHOICES:
-        return
-    length = profiles[texts[0]].length
-    # A passage may have several questions, so its cells repeat.
-    passages = [
-        name
-        for name, x in profiles.items()
-        if x.length > length and x.filled >= 0.9 * rows and not x.coded and name not in texts
-    ]
-    if passages:
-        raise InputError(
-            Message(
-                "{place}: {passages} would be ignored, because only one text column is read with "
-                "the candidates. Write both into the column {text}, or give --text-columns "
-                "{texts}.",
-                place=table.place,
-                passages=passages,
-                text=texts[0],
-                texts=_typed(texts),
-            )
-        )
 
 
 def _are_comments(sample: TableSample, column: str) -> bool:
