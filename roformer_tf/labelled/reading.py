@@ -9,7 +9,9 @@ A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs 
 import re
 import sys
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -370,20 +372,17 @@ def _note_encoding(path: str | Path, encoding: str) -> str:
 
 def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
     """A warning of labels that differ only in spelling: 1 and 1.0, A and a, １ and 1."""
-    spellings: dict[str, set[str]] = {}
+    spellings: defaultdict[str, set[str]] = defaultdict(set)
+    names = set[str]()
     for value in labels:
-        try:
-            label = task.labelling.read_label(value, separator)
-        except BadCellError:
-            continue
-        for name in label if isinstance(label, tuple) else (label,):
-            if isinstance(name, str):
-                # １ and 1, A and a, 1 and 1.0 have the same key.
-                text = unicodedata.normalize("NFKC", name).casefold()
-                number = to_number(text)
-                # All digits: 50008090 and 50008091 are two codes.
-                key = text if number is None else repr(number)
-                spellings.setdefault(key, set()).add(name)
+        with suppress(BadCellError):
+            names |= task.labelling.labels_in(task.labelling.read_label(value, separator))
+    for name in names:
+        # １ and 1, A and a, 1 and 1.0 have the same key.
+        text = unicodedata.normalize("NFKC", name).casefold()
+        number = to_number(text)
+        # All digits: 50008090 and 50008091 are two codes.
+        spellings[text if number is None else repr(number)].add(name)
     several = sorted(sorted(names) for names in spellings.values() if len(names) > 1)
     if not several:
         return ""
