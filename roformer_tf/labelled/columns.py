@@ -167,13 +167,10 @@ class Profile(NamedTuple):
 
     @property
     def like_texts(self) -> bool:
-        """Most cells differ, and they are neither numbers nor codes."""
-        return not self.coded and 2 * self.distinct > self.filled > 0
-
-    @property
-    def like_premises(self) -> bool:
-        """Sentences that repeat, as premises of several hypotheses and titles of products do."""
-        return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
+        """Neither numbers nor codes; most cells differ, or they are sentences that repeat."""
+        # Premises of several hypotheses repeat, and so do titles of products.
+        repeat = self.length >= 10 and self.distinct > 1 and not self.like_labels
+        return not self.coded and (2 * self.distinct > self.filled > 0 or repeat)
 
 
 def profile(values: Iterable[Any]) -> Profile:
@@ -285,8 +282,6 @@ def find_texts(
         candidates = [free]
     elif not candidates:
         candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
-        if len(candidates) == 1:
-            candidates = [(x,) for x in free if (x,) in candidates or profiles[x].like_premises]
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
@@ -501,12 +496,8 @@ class LabelSample:
         if are_texts and self.separator == ",":
             signs = OTHER_SEPARATORS + (RARE_SEPARATORS if are_several else "")
             self._check_other_signs(path, {*chain(*lists)}, signs)
-        # 1,0,0,1 has an element twice, which a list of names does not have; and with two labels,
-        # all lists have the same length.
-        bits = next((x for x in lists if len(x) > len(set(x))), [])
-        if not bits and {*map(len, lists)} == {2}:
-            bits = lists[0]
-        if bits and set(chain(*lists)) <= BITS:
+        bits = max(lists, key=len, default=[])
+        if len(bits) > 1 and {*chain(*lists)} <= BITS:
             raise InputError(
                 f"{path}: the labels are 0 or 1 for each label, as {','.join(bits)}. Write the "
                 "names of the labels that are 1, such as price,service."
