@@ -29,9 +29,9 @@ def _groups(names: str) -> tuple[tuple[str, ...], ...]:
     return tuple(map(_folded, names.split(",")))
 
 
-# Names of a column of texts, normalized by `folded`.
+# Names of a column of texts, normalized by `folded`. Not comments: those of doccano are lists.
 TEXTS = _folded("""
-    text texts sentence content contents review reviews comment comments document body title
+    text texts sentence content contents review reviews comment document body title
     query question message utterance post abstract feedback raw_text original_text
     review_text comment_text
     文本 内容 句子 评论 正文 标题 原文 语句 文章 留言 弹幕 点评 帖子 问题 提问 问句 反馈 摘要

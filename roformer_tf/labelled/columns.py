@@ -217,10 +217,9 @@ def find_label(
         raise InputError(
             Message(
                 "{place} has one column, but a text and its label need two, with a tab or comma "
-                "between. {sample}{sheet}",
+                "between. {sample}",
                 place=sample.table.place,
                 sample=sample.shown(),
-                sheet=_sheet_hint(sample.table),
             )
         )
     note = ""
@@ -257,9 +256,7 @@ def find_texts(
     if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
     # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
-    free = tuple(
-        name for name in sample.table.columns if name != label and not _are_comments(sample, name)
-    )
+    free = tuple(name for name in sample.table.columns if name != label)
     profiles = _profiles(sample, free)
     candidates, note = _positives(sample.table) if matching else [], ""
     candidates = candidates or _named_texts(free)
@@ -304,11 +301,6 @@ def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[t
         if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
         if folded(name) not in column_names.REMARKS
     ]
-
-
-def _are_comments(sample: TableSample, column: str) -> bool:
-    """Whether the column has doccano's comments: lists, most of them empty."""
-    return folded(column) == "comments" and any(row.get(column) == [] for row in sample.rows)
 
 
 def _positives(table: Table) -> list[tuple[str, ...]]:
@@ -380,12 +372,11 @@ def _asking(
     asked = Message(", and --first-line header if that line is one")
     return InputError(
         Message(
-            "{problem}. {sample} Give {flags}, by name or by number from 1{asked}.{sheet}",
+            "{problem}. {sample} Give {flags}, by name or by number from 1{asked}.",
             problem=problem,
             sample=sample.shown(),
             flags=either(flags),
             asked="" if sample.table.has_header else asked,
-            sheet=_sheet_hint(sample.table),
         )
     )
 
@@ -407,11 +398,6 @@ def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError
         more = "Or write all labels of a text in one column, such as a,b."
         return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
     return error
-
-
-def _sheet_hint(table: Table) -> str:
-    """A hint that --sheet selects another sheet, if the file has several."""
-    return Message(" Or name another sheet with --sheet.") if table.sheet else ""
 
 
 def _typed(names: Iterable[str]) -> str:
