@@ -13,7 +13,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_choice
 from roformer_tf.labelled import column_names
 from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import folded
@@ -90,10 +90,7 @@ class ColumnsConfig:
         texts: Any = self.text_columns
         if isinstance(texts, str):
             object.__setattr__(self, "text_columns", (texts,))
-        if self.first_line not in (choices := get_args(FirstLine)):
-            raise InputError(
-                f"first_line is {self.first_line!r}, but must be one of {', '.join(choices)}."
-            )
+        check_choice("first_line", self.first_line, get_args(FirstLine))
         if not self.label_separator:
             raise InputError(
                 "label_separator is empty. Give the separator between labels: ',' or ';'."
@@ -240,7 +237,7 @@ def find_label(
         return candidates[0], note
     if not candidates and (optional or _positives(sample.table)):
         return None, ""
-    raise _unclear_label(sample, candidates or free)
+    raise unclear_label(sample, candidates or free)
 
 
 def find_texts(
@@ -390,7 +387,8 @@ def _unclear(
     return _asking(sample, problem, candidates, flag)
 
 
-def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
+def unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
+    """An error for several columns, or none, that may hold the labels, with the first lines."""
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
     error = _unclear(sample, what, names, "--label-column")
     cells = {str(row.get(name)) for row in sample.rows for name in candidates}

@@ -142,7 +142,7 @@ def test_a_file_without_entities_is_rejected(tmp_path):
     with pytest.raises(InputError, match="spans needs a column of entities"):
         read(path, "spans")
     two_columns = json_lines(tmp_path / "b.jsonl", [GOOD | {"spans": GOOD["entities"]}])
-    with pytest.raises(InputError, match=r"entities or spans\. Give --label-column"):
+    with pytest.raises(InputError, match=r"labels: entities or spans.* --label-column entities"):
         read(two_columns)
     assert read(two_columns, label_column="spans")[0].label_column == "spans"
 
