@@ -274,8 +274,7 @@ def _units_or_entities_layout(
     else:
         detected = find_unit_columns(*args)
         if detected is None and task is None:
-            by_name = kind_of(sample.table.path) == "brat"
-            detected = find_entities(*args, by_name=by_name)
+            detected = find_entities(*args, by_name=kind_of(sample.table.path) == "brat")
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.
@@ -475,12 +474,11 @@ def columns_to_predict(
             f"{', '.join(usual)}. Name as many."
         )
     table = columns.open(path, named or usual)
-    texts: tuple[str, ...] = ()
-    note: str = Message("by its name")
-    if task.labelling.has_units and not named and usual[0] not in table.columns:
+    units = [name for name in table.columns if folded(name) in UNITS]
+    if units and task.labelling.has_units and not named and usual[0] not in table.columns:
         # The first column with a usual name of units, such as tokens, whatever it was in training.
-        texts = tuple(name for name in table.columns if folded(name) in UNITS)[:1]
-    if not texts:
+        texts, note = (units[0],), Message("by its name")
+    else:
         texts, note = find_texts_to_predict(table, usual, columns)
     report = Message("{place}: {texts}", place=table.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, table, columns.encoding)
