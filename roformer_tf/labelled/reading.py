@@ -475,11 +475,11 @@ def columns_to_predict(
         )
     table = columns.open(path, named or usual)
     units = [name for name in table.columns if folded(name) in UNITS]
-    if units and task.labelling.has_units and not named and usual[0] not in table.columns:
+    if named or usual[0] in table.columns or not (units and task.labelling.has_units):
+        texts, note = find_texts_to_predict(table, usual, columns)
+    else:
         # The first column with a usual name of units, such as tokens, whatever it was in training.
         texts, note = (units[0],), Message("by its name")
-    else:
-        texts, note = find_texts_to_predict(table, usual, columns)
     report = Message("{place}: {texts}", place=table.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, table, columns.encoding)
 
