@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roformer_tf.errors import InputError, check_type_and_number
+from roformer_tf.errors import InputError, check_choice, check_type_and_number
 from roformer_tf.files import json_object
 
 _CHOICES = {
@@ -142,10 +142,7 @@ class RoFormerConfig:
                 "heads."
             )
         for name, choices in _CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise InputError(
-                    f"{name} is {getattr(self, name)!r}, but must be one of {list(choices)}."
-                )
+            check_choice(name, getattr(self, name), choices)
         if self.attention_type == "unilm" and self.type_vocab_size == 1:
             raise InputError(
                 "attention_type 'unilm' needs two segments, one for the given text and one for the "

@@ -5,7 +5,7 @@ import operator
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
@@ -141,6 +141,12 @@ def check_type_and_number(name: str, value: Any, *, whole: bool = False, **bound
         kind = "whole number" if whole else "number"
         raise InputError(f"{name} is {value!r}, but must be a {kind}.")
     check_number(name, value, **bounds)
+
+
+def check_choice(name: str, value: Any, choices: Collection[Any]) -> None:
+    """Raise InputError unless the value is one of the choices. Commands check their flags."""
+    if value not in choices:
+        raise InputError(f"{name} is {value!r}, but must be one of {', '.join(map(str, choices))}.")
 
 
 def check_numbers(settings: Any, *names: str, **bounds: Any) -> None:

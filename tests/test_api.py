@@ -114,7 +114,7 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
         ),
         (rows(8, 0), {"lr": 1}, r"no setting 'lr'\. Did you mean learning_rate\?"),
         (rows(8, 0), {"epochs": "many"}, r"^epochs is many, but must be a whole number or auto\."),
-        (rows(8, 0), {"folds": 1}, r"^too few folds: 1"),
+        (rows(8, 0), {"folds": 1}, r"^folds is 1, but must be at least 2"),
         # Not the names "a" and "A", in this order.
         (rows(8, 0), {"label_names": {"a": "A"}}, r"^label_names has 1 different names"),
         (rows(8, 0), {"batch_size": {"a": 8}}, r"^batch_size is a=8, but must be a whole number"),

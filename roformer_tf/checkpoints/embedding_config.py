@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from roformer_tf.errors import InputError, check_type_and_number
+from roformer_tf.errors import InputError, check_choice, check_type_and_number
 from roformer_tf.files import json_object, json_text, write_text
 
 FILE = "embedding.json"
@@ -30,10 +30,7 @@ class EmbeddingConfig:
         # The class is frozen, hence object.__setattr__.
         if self.dimensions is not None:
             object.__setattr__(self, "dimensions", tuple(sorted(self.dimensions)))
-        if self.pooling not in get_args(Pooling):
-            raise InputError(
-                f"pooling is {self.pooling!r}, but must be one of {', '.join(get_args(Pooling))}."
-            )
+        check_choice("pooling", self.pooling, get_args(Pooling))
         # The file can have been edited by hand, so that types are checked, too.
         check_type_and_number("max_length", self.max_length, whole=True, at_least=3)
         if self.dimensions == ():

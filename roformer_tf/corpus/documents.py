@@ -299,11 +299,9 @@ def _value(number: int, value: Any, field: str) -> _Text:
 def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     """The index of the field among the columns. Raises InputError without it."""
     if field not in columns:
-        advice = "Name the one with the text by --field."
-        if len(columns) == 1 and ";" in columns[0]:
-            advice = "Separate its columns by commas."
         raise InputError(
-            f"{file.url} has no column {field!r}. It has: {', '.join(columns)}. {advice}"
+            f"{file.url} has no column {field!r}. Between commas it has: {', '.join(columns)}. "
+            "Name the one with the text by --field."
         )
     return list(columns).index(field)
 

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Literal, get_args
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError, check_packages
+from roformer_tf.errors import InputError, check_choice, check_packages
 from roformer_tf.machine import has_accelerator, multiplies_bfloat16
 
 Engine = Literal["auto", "keras", "onnx", "openvino"]
@@ -82,12 +82,8 @@ def choose(
     unsupported: why no graph of the model can be written, if so. lossy: whether bfloat16 may be
     taken where no precision was asked for. Raises InputError for what cannot be had.
     """
-    settings = (("engine", engine, Engine), ("precision", precision or "float32", Precision))
-    for name, value, kind in settings:  # a command checks its flags, a Python program does not
-        if value not in get_args(kind):
-            raise InputError(
-                f"{name} is {value!r}, but must be one of {', '.join(get_args(kind))}."
-            )
+    check_choice("engine", engine, get_args(Engine))
+    check_choice("precision", precision or "float32", get_args(Precision))
     note, is_auto = "", engine == "auto"
     native = precision in (None, "bfloat16") and multiplies_bfloat16()
     if precision == "bfloat16" and not native and engine != "keras":

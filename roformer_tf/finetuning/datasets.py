@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.engines.choice import KERAS
-from roformer_tf.errors import InputError, check_type_and_number
+from roformer_tf.errors import InputError, check_choice, check_type_and_number
 from roformer_tf.files import remove
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.batches import RowBatches
@@ -68,12 +68,10 @@ class LabelledDataset:
         columns: which columns hold texts and labels. Default: they are detected. Raises InputError
         for a file that cannot be read, where task or columns are unclear, and for invalid settings.
         """
-        if task not in (None, *TASKS):
-            raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
+        if task is not None:
+            check_choice("task", task, TASKS)
         check_type_and_number("max_length", max_length, whole=True, at_least=SPECIALS + 1)
-        if long_texts not in get_args(LongTexts):
-            choices = ", ".join(get_args(LongTexts))
-            raise InputError(f"long_texts is {long_texts!r}, but must be one of {choices}.")
+        check_choice("long_texts", long_texts, get_args(LongTexts))
         columns = columns or ColumnsConfig()
         if not isinstance(columns, ColumnsConfig):
             raise InputError(

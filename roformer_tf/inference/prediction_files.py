@@ -56,15 +56,7 @@ def cell_names(task: Task) -> list[str]:
 
 def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
     """Names of the columns of texts: one that is also a name of ours is prefixed with "text:"."""
-    taken, names = {*texts, *ours}, []
-    for text in texts:
-        # A text column "label" becomes "text:label" where the prediction has a label; the prefix
-        # repeats while that name is taken, too.
-        name = text
-        while text in ours and name in taken:
-            name = f"text:{name}"
-        names.append(name)
-    return tuple(names)
+    return tuple(f"text:{text}" if text in ours else text for text in texts)
 
 
 def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:

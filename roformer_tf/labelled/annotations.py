@@ -19,10 +19,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from reprlib import repr as shortened
 from typing import Any, NamedTuple
 
-from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, is_missing, parsed, read_label, read_text
 from roformer_tf.labelled.column_names import LABELS, TEXTS, folded
-from roformer_tf.labelled.columns import find_column, find_texts
+from roformer_tf.labelled.columns import find_column, find_texts, unclear_label
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
@@ -96,10 +95,7 @@ def find_unit_columns(
         # Data with parts of speech, too, such as CoNLL-2003, call the entities ner_tags.
         matches = [x for x in matches if "ner" in folded(x)] or matches
         if len(matches) > 1:
-            raise InputError(
-                f"{table.path}: cannot tell which column holds the tags of {column}: "
-                f"{' or '.join(matches)}. Give --label-column."
-            )
+            raise unclear_label(sample, matches)
         if matches:
             cells = [_split(row.get(matches[0])) for row in rows]
             lists = [tags for tags in cells if isinstance(tags, list)]
@@ -234,10 +230,7 @@ def find_entities(
     else:
         matches = [name for name in names if _are_entities(row.get(name) for row in rows)]
     if len(matches) > 1:
-        raise InputError(
-            f"{table.path}: cannot tell which column holds the entities: {' or '.join(matches)}. "
-            "Give --label-column."
-        )
+        raise unclear_label(sample, matches)
     if not matches:
         return None
     texts, _ = find_texts(sample, text, matches[0])

@@ -13,7 +13,7 @@ from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, NamedTuple, get_args
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_choice
 from roformer_tf.labelled import column_names
 from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import folded
@@ -90,10 +90,7 @@ class ColumnsConfig:
         texts: Any = self.text_columns
         if isinstance(texts, str):
             object.__setattr__(self, "text_columns", (texts,))
-        if self.first_line not in (choices := get_args(FirstLine)):
-            raise InputError(
-                f"first_line is {self.first_line!r}, but must be one of {', '.join(choices)}."
-            )
+        check_choice("first_line", self.first_line, get_args(FirstLine))
         if not self.label_separator:
             raise InputError(
                 "label_separator is empty. Give the separator between labels: ',' or ';'."
@@ -167,13 +164,10 @@ class Profile(NamedTuple):
 
     @property
     def like_texts(self) -> bool:
-        """Most cells differ, and they are neither numbers nor codes."""
-        return not self.coded and 2 * self.distinct > self.filled > 0
-
-    @property
-    def like_premises(self) -> bool:
-        """Sentences that repeat, as premises of several hypotheses and titles of products do."""
-        return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
+        """Neither numbers nor codes; most cells differ, or they are sentences that repeat."""
+        # Premises of several hypotheses repeat, and so do titles of products.
+        repeat = self.length >= 10 and self.distinct > 1 and not self.like_labels
+        return not self.coded and (2 * self.distinct > self.filled > 0 or repeat)
 
 
 def profile(values: Iterable[Any]) -> Profile:
@@ -220,10 +214,9 @@ def find_label(
         raise InputError(
             Message(
                 "{place} has one column, but a text and its label need two, with a tab or comma "
-                "between. {sample}{sheet}",
+                "between. {sample}",
                 place=sample.table.place,
                 sample=sample.shown(),
-                sheet=_sheet_hint(sample.table),
             )
         )
     note = ""
@@ -244,7 +237,7 @@ def find_label(
         return candidates[0], note
     if not candidates and (optional or _positives(sample.table)):
         return None, ""
-    raise _unclear_label(sample, candidates or free)
+    raise unclear_label(sample, candidates or free)
 
 
 def find_texts(
@@ -260,9 +253,7 @@ def find_texts(
     if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
     # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
-    free = tuple(
-        name for name in sample.table.columns if name != label and not _are_comments(sample, name)
-    )
+    free = tuple(name for name in sample.table.columns if name != label)
     profiles = _profiles(sample, free)
     candidates, note = _positives(sample.table) if matching else [], ""
     candidates = candidates or _named_texts(free)
@@ -276,14 +267,16 @@ def find_texts(
     # it doubtful: the error at the end shows both.
     if [len(names) for names in candidates] == [1]:
         candidates += _second_texts(profiles, candidates[0][0], len(sample.rows))
+    elif len(candidates) == 1 and tuple(map(folded, candidates[0])) in column_names.CHOICES:
+        # So does a passage next to a question and its choices: it would be ignored. It may repeat.
+        text, choices = candidates[0]
+        longer = [x for x in free if x != choices and profiles[x].length > profiles[text].length]
+        candidates += [(x,) for x in longer if not profiles[x].coded]
     elif not candidates and len(free) == 1:
         candidates = [free]
     elif not candidates:
         candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
-        if len(candidates) == 1:
-            candidates = [(x,) for x in free if (x,) in candidates or profiles[x].like_premises]
     if len(candidates) == 1:
-        _check_whole_text(sample.table, profiles, candidates[0], len(sample.rows))
         return candidates[0], note
     names = candidates or [(name,) for name in free]
     columns = tuple(chain(*names))
@@ -305,38 +298,6 @@ def _second_texts(profiles: dict[str, Profile], first: str, rows: int) -> list[t
         if name != first and x.like_texts and x.filled >= 0.9 * rows and x.length >= length
         if folded(name) not in column_names.REMARKS
     ]
-
-
-def _check_whole_text(
-    table: Table, profiles: dict[str, Profile], texts: tuple[str, ...], rows: int
-) -> None:
-    """Raise InputError for a passage next to a question and its choices, which would be ignored."""
-    if tuple(map(folded, texts)) not in column_names.CHOICES:
-        return
-    length = profiles[texts[0]].length
-    # A passage may have several questions, so its cells repeat.
-    passages = [
-        name
-        for name, x in profiles.items()
-        if x.length > length and x.filled >= 0.9 * rows and not x.coded and name not in texts
-    ]
-    if passages:
-        raise InputError(
-            Message(
-                "{place}: {passages} would be ignored, because only one text column is read with "
-                "the candidates. Write both into the column {text}, or give --text-columns "
-                "{texts}.",
-                place=table.place,
-                passages=passages,
-                text=texts[0],
-                texts=_typed(texts),
-            )
-        )
-
-
-def _are_comments(sample: TableSample, column: str) -> bool:
-    """Whether the column has doccano's comments: lists, most of them empty."""
-    return folded(column) == "comments" and any(row.get(column) == [] for row in sample.rows)
 
 
 def _positives(table: Table) -> list[tuple[str, ...]]:
@@ -408,12 +369,11 @@ def _asking(
     asked = Message(", and --first-line header if that line is one")
     return InputError(
         Message(
-            "{problem}. {sample} Give {flags}, by name or by number from 1{asked}.{sheet}",
+            "{problem}. {sample} Give {flags}, by name or by number from 1{asked}.",
             problem=problem,
             sample=sample.shown(),
             flags=either(flags),
             asked="" if sample.table.has_header else asked,
-            sheet=_sheet_hint(sample.table),
         )
     )
 
@@ -427,7 +387,8 @@ def _unclear(
     return _asking(sample, problem, candidates, flag)
 
 
-def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
+def unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
+    """An error for several columns, or none, that may hold the labels, with the first lines."""
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
     error = _unclear(sample, what, names, "--label-column")
     cells = {str(row.get(name)) for row in sample.rows for name in candidates}
@@ -435,11 +396,6 @@ def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError
         more = "Or write all labels of a text in one column, such as a,b."
         return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
     return error
-
-
-def _sheet_hint(table: Table) -> str:
-    """A hint that --sheet selects another sheet, if the file has several."""
-    return Message(" Or name another sheet with --sheet.") if table.sheet else ""
 
 
 def _typed(names: Iterable[str]) -> str:
@@ -524,12 +480,8 @@ class LabelSample:
         if are_texts and self.separator == ",":
             signs = OTHER_SEPARATORS + (RARE_SEPARATORS if are_several else "")
             self._check_other_signs(path, {*chain(*lists)}, signs)
-        # 1,0,0,1 has an element twice, which a list of names does not have; and with two labels,
-        # all lists have the same length.
-        bits = next((x for x in lists if len(x) > len(set(x))), [])
-        if not bits and {*map(len, lists)} == {2}:
-            bits = lists[0]
-        if bits and set(chain(*lists)) <= BITS:
+        bits = max(lists, key=len, default=[])
+        if len(bits) > 1 and {*chain(*lists)} <= BITS:
             raise InputError(
                 f"{path}: the labels are 0 or 1 for each label, as {','.join(bits)}. Write the "
                 "names of the labels that are 1, such as price,service."

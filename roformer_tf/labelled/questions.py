@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import check_number
 from roformer_tf.labelled.batches import (
     Generators,
     LabelledBatch,
@@ -138,11 +138,8 @@ class TokenizedQuestions:
         shared_tokens: bool,
     ) -> "TokenizedQuestions":
         """Tokenize. Raises InputError as `encode_questions`."""
-        if max_length < SHORTEST:
-            raise InputError(
-                f"max_length is {max_length}, but a question and a token of its context need "
-                f"{SHORTEST}. Give more, such as 256."
-            )
+        hint = "for a question and a token of its context"
+        check_number("max_length", max_length, at_least=SHORTEST, hint=hint)
 
         @cache  # a context has several questions
         def tokens_of(context: str) -> tuple[list[int], Ints]:

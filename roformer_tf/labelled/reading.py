@@ -9,7 +9,9 @@ A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs 
 import re
 import sys
 import unicodedata
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -272,8 +274,7 @@ def _units_or_entities_layout(
     else:
         detected = find_unit_columns(*args)
         if detected is None and task is None:
-            by_name = kind_of(sample.table.path) == "brat"
-            detected = find_entities(*args, by_name=by_name)
+            detected = find_entities(*args, by_name=kind_of(sample.table.path) == "brat")
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.
@@ -370,20 +371,17 @@ def _note_encoding(path: str | Path, encoding: str) -> str:
 
 def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
     """A warning of labels that differ only in spelling: 1 and 1.0, A and a, １ and 1."""
-    spellings: dict[str, set[str]] = {}
+    spellings: defaultdict[str, set[str]] = defaultdict(set)
+    names = set[str]()
     for value in labels:
-        try:
-            label = task.labelling.read_label(value, separator)
-        except BadCellError:
-            continue
-        for name in label if isinstance(label, tuple) else (label,):
-            if isinstance(name, str):
-                # １ and 1, A and a, 1 and 1.0 have the same key.
-                text = unicodedata.normalize("NFKC", name).casefold()
-                number = to_number(text)
-                # All digits: 50008090 and 50008091 are two codes.
-                key = text if number is None else repr(number)
-                spellings.setdefault(key, set()).add(name)
+        with suppress(BadCellError):
+            names |= task.labelling.labels_in(task.labelling.read_label(value, separator))
+    for name in names:
+        # １ and 1, A and a, 1 and 1.0 have the same key.
+        text = unicodedata.normalize("NFKC", name).casefold()
+        number = to_number(text)
+        # All digits: 50008090 and 50008091 are two codes.
+        spellings[text if number is None else repr(number)].add(name)
     several = sorted(sorted(names) for names in spellings.values() if len(names) > 1)
     if not several:
         return ""
@@ -476,13 +474,12 @@ def columns_to_predict(
             f"{', '.join(usual)}. Name as many."
         )
     table = columns.open(path, named or usual)
-    texts: tuple[str, ...] = ()
-    note: str = Message("by its name")
-    if task.labelling.has_units and not named and usual[0] not in table.columns:
-        # The first column with a usual name of units, such as tokens, whatever it was in training.
-        texts = tuple(name for name in table.columns if folded(name) in UNITS)[:1]
-    if not texts:
+    units = [name for name in table.columns if folded(name) in UNITS]
+    if named or usual[0] in table.columns or not (units and task.labelling.has_units):
         texts, note = find_texts_to_predict(table, usual, columns)
+    else:
+        # The first column with a usual name of units, such as tokens, whatever it was in training.
+        texts, note = (units[0],), Message("by its name")
     report = Message("{place}: {texts}", place=table.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, table, columns.encoding)
 

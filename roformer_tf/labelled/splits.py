@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.records import text_key
 from roformer_tf.translation import Message
@@ -115,11 +115,8 @@ def split_examples(
     texts is in every set, even where a set then gets more than its fraction. Raises InputError
     where a set would be empty.
     """
-    if min(shares) < 0 or sum(shares) >= 1:
-        raise InputError(
-            f"validation and test have the fractions {shares[0]:g} and {shares[1]:g}. Give "
-            "fractions of at least 0 with a sum below 1."
-        )
+    for share in (*shares, sum(shares)):
+        check_number("the fraction for validation, test or both", share, at_least=0, below=1)
     wanted = np.array([1 - sum(shares), *shares])  # training, validation, test
     sides = _assign_sets(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
@@ -144,10 +141,7 @@ def folds(
     → k pairs of a training set and the fold that it lacks. Raises InputError if a fold would be
     empty, or hold every example of a label.
     """
-    if k < 2:
-        raise InputError(
-            f"too few folds: {k}. One is held out, the rest is for training. Give 2 or more."
-        )
+    check_number("folds", k, at_least=2, hint="because one of them is held out")
     sides = _assign_sets(examples, task, np.full(k, 1 / k), seed, every_label=False)
     pairs = [
         (list(compress(examples, sides != fold)), list(compress(examples, sides == fold)))

@@ -52,7 +52,7 @@ def _rows(data: Any, name: str, unlabelled: int) -> Iterator[dict[str, Any]]:
         raise InputError(f"{name} is {shortened(data)}. Give the path of a file, or {_ROWS}.")
     # Of a `datasets.Dataset`, as in the files that it writes.
     schema = getattr(getattr(data, "features", None), "arrow_schema", None)
-    classes, width = class_names(schema), 0
+    classes = class_names(schema)
     for number, row in enumerate(data, start=1):
         if hasattr(row, "_asdict"):  # a named tuple, as of `DataFrame.itertuples`
             row = row._asdict()
@@ -64,12 +64,7 @@ def _rows(data: Any, name: str, unlabelled: int) -> Iterator[dict[str, Any]]:
             values = values.tolist()
         if not isinstance(values, tuple | list):
             raise InputError(f"row {number} of {name} is {shortened(row)}. Give {_ROWS}.")
-        width = width or len(values)
-        if len(values) != width:
-            raise InputError(
-                f"row {number} of {name} has {len(values)} instead of {width} cells. Give the same "
-                "number in each row, None for a missing one."
-            )
+        width = len(values)
         if not 1 <= width <= len(COLUMNS):
             raise InputError(
                 f"row {number} of {name} has {width} cells, but a tuple has up to three texts and "

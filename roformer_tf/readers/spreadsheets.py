@@ -16,7 +16,6 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import (
-    MAX_RATIO,
     PIECE,
     Budget,
     check_row,
@@ -26,11 +25,6 @@ from roformer_tf.readers.streams import (
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.cell_range import CellRange
-
-# Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
-MAX_BYTES = 1 << 29
-# Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
-UNSUSPICIOUS = 1 << 22
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["'][^>]*>""")
@@ -103,14 +97,9 @@ def _check(raw: BinaryIO, path: str | Path) -> bool:
 
     The declared sizes are enough: zipfile reads no byte beyond the size of a member.
     """
-    packed = raw.seek(0, 2)
-    with zipfile.ZipFile(raw) as archive:
-        unpacked = sum(member.file_size for member in archive.infolist())
-        if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
-            raise InputError(
-                f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
-                "more than is read. If you trust it, save it as .csv."
-            )
+    budget = Budget(raw.seek(0, 2))
+    with zipfile.ZipFile(raw) as archive, naming(path):
+        budget.check(sum(member.file_size for member in archive.infolist()))
         for member in archive.infolist():
             with archive.open(member) as stream:
                 if any(True for _ in _matches(_FORMULA, stream)):

@@ -271,8 +271,8 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     It is quoted if a cell begins with a quote, and if the csv module leaves fewer broken rows than
     plain splitting. A broken row has another length than most.
     """
-    begins = f'{delimiter}"'
-    if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):
+    lines = text_lines(path, encoding)
+    if not any(line.startswith('"') or f'{delimiter}"' in line for line in lines):
         return False
 
     def quoted() -> Iterator[Record]:
@@ -281,8 +281,8 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     # How many of the first records have each number of cells; the most frequent is the usual one.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
-    plain_lines = tabbed_records(text_lines(path, encoding), delimiter)
-    broken_lines, end = _broken_lines(plain_lines, usual)
+    plain = tabbed_records(text_lines(path, encoding), delimiter)
+    broken_lines = {line.number for line in plain if _is_broken(line, usual)}
     broken_records = sum(_is_broken(record, usual) for record in quoted())
     if usual == 0 or (broken_records > 0 and broken_records >= len(broken_lines)):
         return False
@@ -290,19 +290,10 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
         return True
     # The opening quote of one text must not swallow lines up to that of another: a record of
     # several lines has to contain a line that is broken on its own.
+    end = 1 + sum(1 for _ in text_lines(path, encoding))
     starts = chain((record.number for record in quoted()), [end])
     long_records = (range(first, after) for first, after in pairwise(starts) if after - first > 1)
-    return not any(broken_lines.isdisjoint(lines) for lines in long_records)
-
-
-def _broken_lines(lines: Iterable[Record], usual: int) -> tuple[set[int], int]:
-    """The numbers of the broken lines of a file, and the number after its last line."""
-    broken, end = set(), 1
-    for line in lines:
-        end = line.number + 1
-        if _is_broken(line, usual):
-            broken.add(line.number)
-    return broken, end
+    return not any(broken_lines.isdisjoint(record) for record in long_records)
 
 
 def _is_broken(record: Record, usual: int) -> bool:
@@ -341,9 +332,6 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
                 "it in one of these layouts."
             )
         raise no_rows(path, start)
-    if {"prompt", "result_list"} <= columns.keys():
-        advice = "Give the export of doccano or Label Studio that it was made from."
-        raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
     # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}, or {"columns": …, "data": …}
     cells = start[0].cells if kind == "json" else {}
     of_objects = bool(cells) and all(isinstance(cell, dict) for cell in cells.values())

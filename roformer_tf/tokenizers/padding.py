@@ -7,7 +7,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 
 Ints: TypeAlias = npt.NDArray[np.integer]
 
@@ -19,11 +19,7 @@ SPECIALS = 2
 
 def check_length(length: int) -> None:
     """Raise InputError if no token fits into a sequence of this length."""
-    if length <= SPECIALS:
-        raise InputError(
-            f"length is {length}, but a sequence needs at least [CLS], one token and [SEP]. "
-            "Give 3 or more, such as 512."
-        )
+    check_number("length", length, at_least=SPECIALS + 1, hint="for [CLS], a token and [SEP]")
 
 
 def bucket(length: int) -> int:

@@ -14,7 +14,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_choice
 from roformer_tf.files import remove, write_json, write_text
 from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
 from roformer_tf.tokenizers.segmentation import (
@@ -68,8 +68,7 @@ class RoFormerTokenizer:
         units: Units | None = None,
         segments: bool = True,
     ) -> None:
-        if tokenization not in get_args(Tokenization):
-            raise InputError(f'tokenization is {tokenization!r}, but must be "word" or "char".')
+        check_choice("tokenization", tokenization, get_args(Tokenization))
         check_special_tokens(vocabulary, "the vocabulary")
         self.vocabulary = dict(vocabulary)
         self.tokenization = tokenization

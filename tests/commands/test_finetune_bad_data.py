@@ -84,7 +84,7 @@ BAD = {  # flags: parts of the message
     "--train good.tsv --max-length 99999999": ["must be at least 3 and at most 100000"],
     "--train good.tsv --epochs 0": ["epochs is 0"],
     "--train good.tsv --micro-batches 3": ["cannot be divided into 3 micro-batches"],
-    "--train good.tsv --folds 1": ["too few folds: 1"],
+    "--train good.tsv --folds 1": ["--folds is 1, but must be at least 2"],
     "--train good.tsv --folds 21": ["too few examples for 21 folds"],
     "--train good.tsv --valid-share 0": ["--valid-share is 0", "--valid"],
     "--train good.tsv --folds 3 --seeds 2": ["--seeds"],

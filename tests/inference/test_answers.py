@@ -133,7 +133,6 @@ def test_several_labels_are_joined_by_the_separator_of_training():
         (("text", "p"), ("gold", "label", "p(0)", "error"), ("text", "p")),
         (("label",), ("gold", "label", "error"), ("text:label",)),
         (("gold", "score"), ("gold", "score", "error"), ("text:gold", "text:score")),
-        (("error", "text:error"), ("gold", "error"), ("text:text:error", "text:error")),
         (("Label",), ("gold", "label"), ("Label",)),
     ],
 )

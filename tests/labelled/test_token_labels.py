@@ -178,7 +178,7 @@ def test_ner_tags_are_preferred_among_several_tag_columns(tmp_path):
     assert read(path)[0].label_column == "ner_tags"
     assert {tag for item in read(path, label_column="pos_tags")[1] for tag in item.label} == {"X"}
     path.write_text(json_lines(rows).replace("ner_tags", "chunk_tags"), "utf-8")
-    with pytest.raises(InputError, match="which column holds the tags of tokens: chunk_tags or"):
+    with pytest.raises(InputError, match="which column holds the labels: chunk_tags or"):
         read(path)
 
 

@@ -248,7 +248,7 @@ def test_an_answer_longer_than_a_window_has_no_answer_targets():
 
 def test_unlearnable_questions_are_rejected():
     examples, tokenizer = repeated_example(2, (("公园", 10),), "a"), tokenizer_of(LETTERS)
-    with pytest.raises(InputError, match="max_length is 4, but a question"):
+    with pytest.raises(InputError, match="max_length is 4, but must be at least 5, for a question"):
         encode_questions(examples, tokenizer, 4, True)
     with pytest.raises(InputError, match="no training question has an answer"):
         QuestionAnswering.from_examples(repeated_example(3, (), "none"))

@@ -369,7 +369,7 @@ def test_vocabulary_with_a_blank_line_is_saved(tmp_path):
     ("call", "message"),
     [
         (lambda: RoFormerTokenizer({"[PAD]": 0}, "word"), r"lacks \[UNK\], \[CLS\]"),
-        (lambda: RoFormerTokenizer(WORD.vocabulary, "words"), 'must be "word" or "char"'),
+        (lambda: RoFormerTokenizer(WORD.vocabulary, "words"), "must be one of word, char"),
         (lambda: WORD("一句话"), r"a list of texts is needed.* Give \['一句话'\]"),
         (lambda: WORD(None), r"a list of texts is needed, not None. Give \['你好'\]"),
         (lambda: WORD({"text": "一"}), "a list of texts is needed, not {'text'"),

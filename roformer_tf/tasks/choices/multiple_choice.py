@@ -87,36 +87,26 @@ class ChoiceLabelling(ListLabelling):
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
-        """The text and its candidates; `complete` decides between the meanings of the label."""
-        text, candidates = texts
-        listed = self.read_list(row.cells, candidates)
-        value = None if label is None else row.cells.get(label)
-        if value not in listed and to_number(value) == len(listed):
-            raise InputError(
-                f"{row.source_line} has the label {value!r}, but the {len(listed)} choices count "
-                "from 0. If the labels count from 1, subtract 1 from all of them."
-            )
-        right = None if label is None else meanings_of(value, listed)
-        return Example((read_text(row.cells, text), *listed), right, row.source_line)
+        """The text and its candidates; the label is the index of the right one.
 
-    def complete(self, examples: list[Example]) -> list[Example]:
-        """The label becomes an index. Raises InputError if it may be an index or a text."""
-        # In [1, 2, 3] the label 1 may be both: it is what all other labels of the file are.
-        are_indices = all(example.label[0] is not None for example in examples)
-        are_texts = all(example.label[1] is not None for example in examples)
-        completed = []
-        for example in examples:
-            # Until here the label is what `meanings_of` returned: as an index, and as a text.
-            by_index, by_text = example.label
-            if None not in example.label and by_index != by_text and are_indices == are_texts:
-                label = example.texts[1 + by_text]
+        Raises InputError for a label that counts from 1, or may be an index or a text.
+        """
+        text, candidates = texts
+        listed, right = self.read_list(row.cells, candidates), None
+        if label is not None:
+            value = row.cells.get(label)
+            if value not in listed and to_number(value) == len(listed):
                 raise InputError(
-                    f"{example.source_line} has the label {label!r}, which may be an index or a "
+                    f"{row.source_line} has the label {value!r}, but the {len(listed)} choices "
+                    "count from 0. If the labels count from 1, subtract 1 from all of them."
+                )
+            right, *other = indices_of(value, listed)
+            if other:
+                raise InputError(
+                    f"{row.source_line} has the label {value!r}, which may be an index or a "
                     "choice. Write the indices as numbers in a .jsonl file."
                 )
-            is_text = are_texts or by_index is None
-            completed.append(example._replace(label=by_text if is_text else by_index))
-        return completed
+        return Example((read_text(row.cells, text), *listed), right, row.source_line)
 
     def learned(self, training: Examples) -> dict[str, Any]:
         """Whether every text has a gap."""
@@ -134,8 +124,8 @@ class ChoiceLabelling(ListLabelling):
         return target
 
 
-def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int | None]:
-    """The right candidate if the label is an index, and if it is a text; None for what it is not.
+def indices_of(value: Any, candidates: Sequence[str]) -> set[int]:
+    """The right candidate by its index, letter or text; two if the label may be index and text.
 
     The letter A is the index 0, as in RACE and C-Eval, unless a candidate is called so.
     Raises BadCellError for any other label.
@@ -144,21 +134,20 @@ def meanings_of(value: Any, candidates: Sequence[str]) -> tuple[int | None, int 
     number = to_number(name)
     if name in tuple(ascii_uppercase) and name not in candidates:
         number = ascii_uppercase.index(name)
-    by_index = int(number) if number is not None and number in range(len(candidates)) else None
+    indices = {x for x in range(len(candidates)) if x == number}
     # A number of JSON or Parquet is an index; pandas writes 1.0 next to missing labels.
-    is_text = name in candidates and not isinstance(value, int | float)
-    by_text = candidates.index(name) if is_text else None
-    matches = [candidates[x] for x in (by_index, by_text) if x is not None]
-    if not matches:
+    if name in candidates and not isinstance(value, int | float):
+        indices.add(candidates.index(name))
+    if not indices:
         shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
         raise BadCellError(
             f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
             f"one of {shown}"
         )
-    for right in matches:
+    for right in (candidates[x] for x in indices):
         if candidates.count(right) > 1:  # their scores are equal
             raise BadCellError(f"has the right candidate {right!r} twice")
-    return by_index, by_text
+    return indices
 
 
 class ListObjective(TrainingObjective):

@@ -94,21 +94,19 @@ class RerankingLabelling(ListLabelling):
 
         Raises InputError where no query has a relevant document.
         """
-        queries: dict[str, Example] = {}
-        documents: dict[str, dict[str, float]] = {}
+        # The first example of each query, and the relevance of its documents.
+        queries: dict[str, tuple[Example, dict[str, float]]] = {}
         for example in examples:
             query, *texts = example.texts
-            queries.setdefault(query, example)
-            relevance = documents.setdefault(query, {})
+            _, relevance = queries.setdefault(query, (example, {}))
             for text, label in zip(texts, example.label.relevance, strict=True):
                 # A document may occur in several rows of a query: the highest label counts.
                 relevance[text] = max(label, relevance.get(text, 0.0))
         # Nothing can be learned from, or measured on, a query without a relevant document.
         groups = [
-            # The condition below runs first, and binds `labels`: {document: relevance}.
             example._replace(texts=(query, *labels), label=Judgment(tuple(labels.values())))
-            for query, example in queries.items()
-            if any((labels := documents[query]).values())
+            for query, (example, labels) in queries.items()
+            if any(labels.values())
         ]
         path, rest = examples[0].source_line.rpartition(":")[0], len(queries) - len(groups)
         if not groups:
