@@ -35,15 +35,17 @@ TEXTS = _folded("""
     query question message utterance post abstract feedback raw_text original_text
     review_text comment_text
     文本 内容 句子 评论 正文 标题 原文 语句 文章 留言 弹幕 点评 帖子 问题 提问 问句 反馈 摘要
-    描述 短信 对话 语料 评论内容 评价内容 评论正文 评论文本 评价正文 点评内容 用户评论 用户评价
-    商品评论 文本内容 文章内容 文章标题 新闻 新闻内容 新闻标题 新闻正文 微博 微博内容 微博正文
-    帖子内容 留言内容 弹幕内容 回复内容 回答内容 问题内容 问题描述 反馈内容 短信内容 消息内容
-    聊天内容 咨询内容 投诉内容 工单内容 用户留言 用户反馈 用户输入
+    描述 短信 对话 语料 评论内容 评价内容 评论正文 评论文本 评论详情 评价详情 评价正文 点评内容
+    用户评论 用户评价 商品评论 文本内容 文章内容 文章标题 新闻 新闻内容 新闻标题 新闻正文 微博
+    微博内容 微博正文 微博文本 帖子内容 留言内容 弹幕内容 回复内容 回答内容 问题内容 问题描述
+    反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
+    用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
 """)
 _PAIRS = _groups("""
     text_a text_b, text1 text2, sentence1 sentence2, sentence_a sentence_b, question1 question2,
     query1 query2, q1 q2, query title, query document, premise hypothesis, 前提 假设, 问题 相似问题,
-    查询 标题, 文本1 文本2, 句子1 句子2, 问题1 问题2, 问句1 问句2, 文本a 文本b, 句子a 句子b
+    查询 标题, 文本1 文本2, 句子1 句子2, 问题1 问题2, 问句1 问句2, 文本a 文本b, 句子a 句子b,
+    文本一 文本二, 句子一 句子二, 问题一 问题二
 """)
 # A text, and the name of a column with a list of texts.
 CHOICES = _groups("text choices, content candidates, question choices, question options")
