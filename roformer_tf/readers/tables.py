@@ -271,8 +271,8 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     It is quoted if a cell begins with a quote, and if the csv module leaves fewer broken rows than
     plain splitting. A broken row has another length than most.
     """
-    lines = text_lines(path, encoding)
-    if not any(line.startswith('"') or f'{delimiter}"' in line for line in lines):
+    begins = f'{delimiter}"'
+    if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):
         return False
 
     def quoted() -> Iterator[Record]:
@@ -281,8 +281,8 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     # How many of the first records have each number of cells; the most frequent is the usual one.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
-    plain = tabbed_records(text_lines(path, encoding), delimiter)
-    broken_lines = {line.number for line in plain if _is_broken(line, usual)}
+    lines = tabbed_records(text_lines(path, encoding), delimiter)
+    broken_lines = {line.number for line in lines if _is_broken(line, usual)}
     broken_records = sum(_is_broken(record, usual) for record in quoted())
     if usual == 0 or (broken_records > 0 and broken_records >= len(broken_lines)):
         return False
@@ -332,6 +332,9 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
                 "it in one of these layouts."
             )
         raise no_rows(path, start)
+    if {"prompt", "result_list"} <= columns.keys():
+        advice = "Give the export of doccano or Label Studio that it was made from."
+        raise InputError(f"{path} is in UIE's format, a row for each text and prompt. {advice}")
     # {"text": {"0": "好", "1": "差"}, "label": {"0": 1, "1": 0}}, or {"columns": …, "data": …}
     cells = start[0].cells if kind == "json" else {}
     of_objects = bool(cells) and all(isinstance(cell, dict) for cell in cells.values())

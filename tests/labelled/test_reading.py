@@ -829,7 +829,7 @@ BAD = {  # name: content, task, part of the message
     "uie.jsonl": (
         '{"content": "x", "prompt": "y", "result_list": [{"text": "x", "start": 0, "end": 1}]}',
         None,
-        r"uie\.jsonl: cannot tell which column holds the labels: content, prompt or result_list",
+        r"uie\.jsonl is in UIE's format",
     ),
     "unsure.jsonl": (
         '{"sentence1": "x", "sentence2": "y", "label": "neutral"}\n'
