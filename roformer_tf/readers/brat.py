@@ -61,6 +61,11 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
         if index >= len(lines):
             raise InputError(f"{annotations}:{number} is past the end of {text}. Correct it.")
         begin = begins[index]
+        # Git adds a CR to each line on Windows, after the characters were counted.
+        if lines[index].endswith("\r\n") and not lines[index].startswith(
+            quoted, int(start) - begin
+        ):
+            problems[index] = f"does not have {quoted!r} at {start}: change its CRLF to LF"
         if fragments:
             problems[index] = f"has the entity {name} in several fragments, which no span can be"
         entity = {"start": int(start) - begin, "end": int(end) - begin, "label": label}

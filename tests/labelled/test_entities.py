@@ -150,10 +150,10 @@ def test_a_file_without_entities_is_rejected(tmp_path):
 BRAT = "T1\tORG 0 4\t北京市委\nT2\tLOC 0 2\t北京\nR1\tIn Arg1:T1 Arg2:T2\nT3\tLOC {} {}\t上海\n"
 
 
-def test_line_ends_that_were_changed_after_the_annotation_move_the_entities(tmp_path):
+def test_line_ends_that_were_changed_after_the_annotation_are_the_reason(tmp_path):
     (tmp_path / "a.txt").write_bytes("好\r\n是\r\n你好去上海。\r\n".encode())
     (tmp_path / "a.ann").write_text("T1\tLOC 7 9\t上海\n", "utf-8")  # 9 in this file
-    with pytest.raises(InputError, match="has the entity '上海', but '好去' from 1 to 3"):
+    with pytest.raises(InputError, match="does not have '上海' at 7: change its CRLF to LF"):
         read(tmp_path / "a.ann", strict=True)
 
 
