@@ -164,10 +164,13 @@ class Profile(NamedTuple):
 
     @property
     def like_texts(self) -> bool:
-        """Neither numbers nor codes; most cells differ, or they are sentences that repeat."""
-        # Premises of several hypotheses repeat, and so do titles of products.
-        repeat = self.length >= 10 and self.distinct > 1 and not self.like_labels
-        return not self.coded and (2 * self.distinct > self.filled > 0 or repeat)
+        """Most cells differ, and they are neither numbers nor codes."""
+        return not self.coded and 2 * self.distinct > self.filled > 0
+
+    @property
+    def like_premises(self) -> bool:
+        """Sentences that repeat, as premises of several hypotheses and titles of products do."""
+        return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
 
 
 def profile(values: Iterable[Any]) -> Profile:
@@ -276,6 +279,8 @@ def find_texts(
         candidates = [free]
     elif not candidates:
         candidates, note = [(x,) for x in free if profiles[x].like_texts], _BY_CONTENT
+        if len(candidates) == 1:
+            candidates = [(x,) for x in free if (x,) in candidates or profiles[x].like_premises]
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]

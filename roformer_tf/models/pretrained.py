@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_choice
 from roformer_tf.internals import all_layers, set_initializer
 from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.models.compiled import Compiled
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 logger = logging.getLogger(__name__)
+# Names of the dtype policies that a model can have.
+FLOATS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16", "float64")
 
 
 class PretrainedModel(keras.Model):
@@ -110,7 +112,8 @@ class PretrainedModel(keras.Model):
     @classmethod
     def from_source(cls, source: OpenedSource, *, dtype: Any = None, **overrides: Any) -> Self:
         """Load a checkpoint from an open source, as `from_pretrained` does."""
-        _check_dtype(dtype)
+        if dtype is not None:  # a policy or its name
+            check_choice("dtype", getattr(dtype, "name", dtype), FLOATS)
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
         model.tokenizer = find_tokenizer(source, checkpoint.config)
@@ -367,22 +370,6 @@ def _settings(layer: Any) -> dict[str, Any]:
         for name, value in settings.items()
         if name not in NOT_COMPARED and not name.endswith("_initializer")
     }
-
-
-def _check_dtype(dtype: Any) -> None:
-    """Raise InputError unless a dtype policy, or its name, has floating-point weights."""
-    try:
-        policy = keras.dtype_policies.get(dtype)
-    except ValueError:
-        policy = None
-    if policy is None or policy.name not in _FLOATS:
-        raise InputError(
-            f"dtype is {dtype!r}, but must be one of {', '.join(_FLOATS)}. "
-            "`roformer-tf export --to int8` stores kernels in 8 bits."
-        )
-
-
-_FLOATS = ("float32", "bfloat16", "mixed_bfloat16", "float16", "mixed_float16", "float64")
 
 
 def _path(model: Any, weight: Any) -> str:
