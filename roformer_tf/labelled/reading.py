@@ -54,8 +54,6 @@ from roformer_tf.translation import Message, either
 PREDICTED = ("label", "labels", "score", "answer", "tags", "entities", "spans", "cosine")
 # The column with the labels of the data in predictions.tsv of a run.
 GOLD = "gold"
-# The text of a last row that is no example, but totals of a spreadsheet.
-TOTALS = ("合计", "总计", "小计", "共计", "总数")
 # A tag of a cell with several.
 _TAG = re.compile(r"""[^\s,，|\x02'"\[\]]+""")
 
@@ -355,11 +353,10 @@ def _sentences(first: str, *more: str) -> str:
 
 def _note_tags(tags: re.Pattern[str]) -> str:
     """A note on tags such as parts of speech, numbers, or LOC-B."""
-    if tags is not ANY:
-        return ""
-    return Message(
+    note = Message(
         "Its tags mark no entities: replace them by B-LOC, I-LOC, O or similar tags if they do."
     )
+    return note if tags is ANY else ""
 
 
 def _note_encoding(path: str | Path, encoding: str) -> str:
@@ -422,9 +419,6 @@ def good_examples(path: str | Path, rows: Iterable[Example | Row], strict: bool)
         )
     if skipped.count():
         print(skipped.notice(len(examples)), file=sys.stderr)
-    last = examples[-1]
-    if last.texts[0].strip() in TOTALS and [x.label for x in examples].count(last.label) == 1:
-        print(f"{last.source_line} may be totals: remove the row if so.", file=sys.stderr)
     return examples
 
 

@@ -461,12 +461,6 @@ def test_skipped_annotations_of_label_studio_are_no_labels(write):
     assert [label for _, label in examples] == ["好", "坏", "好", "坏"]
 
 
-@pytest.mark.parametrize(("last", "is_total"), [(("合计", "10"), True), (("合计", "1"), False)])
-def test_a_last_row_of_totals_is_reported(write, capsys, last, is_total):
-    read(write("a.csv", as_csv(HEAD, *ROWS, last)))
-    assert ("a.csv:12 may be totals" in capsys.readouterr().err) == is_total
-
-
 def test_columns_that_are_not_read_are_named(write):
     rows = [{"text": a, "label": b, "keyword": ["房"], "id": i} for i, (a, b) in enumerate(ROWS)]
     layout, _ = read(write("a.jsonl", "\n".join(map(json.dumps, rows))))
