@@ -43,7 +43,7 @@ CALLS = {
         "does not fit",
         "released.zip",
     ],
-    f"pretrain {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
+    f"pretrain {CORPUS} --length 1": ["length is 1", "at least 3, for [CLS], a token"],
     f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
     f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Download it again"],
     f"{FILL} released.zip 今天": ["[MASK]", "今天"],

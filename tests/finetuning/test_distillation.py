@@ -258,7 +258,7 @@ def test_finetuning_with_a_teacher(runs, capsys, monkeypatch):
     assert runs.finetune("plain") == 0
     flags += ["--unlabelled", str(folder / "more.txt"), "--compare-without-teacher"]
     assert runs.finetune("taught", *flags) == 0
-    assert [x.tolist() for x in weighted] == [[0.5] * 32 + [1] * 20]  # all unlabelled ones count
+    assert [x.tolist() for x in weighted] == [[0.5] * 16 + [1] * 20]  # all unlabelled ones count
     actual = capsys.readouterr()
     assert "more.txt: 20 unlabelled examples" in actual.out
     assert "1 of 21 rows skipped" in actual.err
