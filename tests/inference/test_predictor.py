@@ -199,7 +199,6 @@ def test_loading_traces_the_model_once(finetuned, monkeypatch):
 # Models that are not fine-tuned
 
 
-@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("v2_char", "word_adam")
 @pytest.mark.parametrize("name", ["char", "v2_char", "word_adam"])
 def test_a_masked_language_model_fills_masks(name, released):
@@ -240,7 +239,6 @@ def test_vectors_of_a_sim_model_equal_bert4keras(released, recorded, set_token_i
     assert caplog.text == ""
 
 
-@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize(
     ("name", "attention", "message"),
     [
