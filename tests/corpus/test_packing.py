@@ -178,7 +178,7 @@ def test_a_corpus_without_tokens_gives_no_rows():
 
 @pytest.mark.parametrize("length", [-1, 0, 1, 2])
 def test_too_short_rows_are_refused(length):
-    with pytest.raises(InputError, match=f"length is {length}, but a sequence needs at least"):
+    with pytest.raises(InputError, match=f"length is {length}, but must be at least 3"):
         check_length(length)
     with pytest.raises(InputError):
         rows_of(documents_of([[1]]), length)

@@ -338,7 +338,7 @@ def test_strict_stops_at_a_late_error_and_leaves_nothing(configure, corpus, work
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 1}, "length is 1, but a sequence needs at least"),
+        ({"length": 1}, "length is 1, but must be at least 3"),
         ({"vocab": None}, "give either a vocabulary"),
         ({"vocab_size": 100}, "give either a vocabulary"),
         ({"held_out": 1.0}, "held_out is 1,"),
