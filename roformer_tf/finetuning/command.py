@@ -285,7 +285,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
 def choose_segments(config: FinetuneConfig, layout: Layout) -> FinetuneConfig:
     """Replace `shared_tokens="auto"` for pairs of texts, and print it if it is "yes".
 
-    That is where our own checkpoint is trained, which hardly learns to compare texts without
+    It is "yes" for our own checkpoint, which hardly learns to compare texts otherwise
     (docs/LOG.md), unless the settings ask for a model that other programs open.
     Raises InputError if it is set, but the task has no two texts in a sequence.
     """
@@ -294,7 +294,7 @@ def choose_segments(config: FinetuneConfig, layout: Layout) -> FinetuneConfig:
     if config.shared_tokens == "yes" and not has_two:
         raise InputError(
             f"shared_tokens is for two texts in a sequence, which a {layout.task.name} of "
-            f"{' and '.join(layout.text_columns)} has not. Remove --shared-tokens."
+            f"{' and '.join(layout.text_columns)} does not have. Remove --shared-tokens."
         )
     if config.shared_tokens != "auto" or usual or not has_two:
         return config

@@ -194,8 +194,7 @@ def test_pairs_of_our_checkpoint_share_tokens_by_default(task, columns, settings
 
 
 def test_a_pair_model_of_our_checkpoint_keeps_its_segments(tmp_path):
-    """Without lexical features is the default for a new run to have usual segments, no reason to
-    train again."""
+    """A new run without lexical features has usual segments; a finished one stays as it is."""
     rows = [("今天天气好", f"{'好天气' if i % 2 else '很贵'}{i}", i % 2) for i in range(20)]
     settings = {"output": tmp_path / "run", "epochs": 1, "baseline": False, "max_length": 16}
     for lexical in ("auto", "no"):
