@@ -30,9 +30,10 @@ class CorpusConfig:
     """The files of a corpus and how documents are read from them.
 
     In a .txt file every line is a document; in a .jsonl or .json file every line is a JSON object
-    whose `field` is one; in .csv and .parquet files `field` is a column. All but Parquet may be
-    compressed: .gz, .xz, .zst. The encoding (UTF-8, GB18030, Big5, UTF-16) of each file is
-    detected. Blank lines and blank texts are skipped.
+    whose `field` is one; in .csv and .parquet files `field` is a column. A file without an ending
+    has either lines or JSON objects. All but Parquet may be compressed: .gz, .xz, .zst. The
+    encoding (UTF-8, GB18030, Big5, UTF-16) of each file is detected. Blank lines and blank texts
+    are skipped.
     """
 
     corpus: Annotated[tuple[str, ...], "FILE"]
@@ -159,7 +160,7 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
         if file.kind not in KINDS or (file.kind == ".parquet" and file.compression):
             raise InputError(
                 f"{file.url} is of no kind that can be read. A corpus file's name ends in "
-                f"{', '.join(KINDS)}; all but .parquet may be compressed: "
+                f"{', '.join(filter(None, KINDS))}; all but .parquet may be compressed: "
                 f"{', '.join(DECOMPRESSORS)}."
             )
     return sorted(files.values(), key=lambda file: (order[file.corpus], file))
@@ -233,11 +234,11 @@ def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> 
 
 
 def _plain_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
-    """Every line is a text."""
+    """Every line is a text, except those that WikiExtractor puts around articles."""
     for number, line in enumerate(lines, start=1):
         if type(line) is DamagedLine:
             yield number, "", NOT_ENCODED
-        else:
+        elif not line.startswith(("<doc id=", "</doc>")):
             yield number, line.rstrip("\r\n"), ""
 
 
@@ -258,6 +259,14 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
             yield number, "", f'no field "{field}"'
         else:
             yield _value(number, record[field], field)
+
+
+def _other_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
+    """The texts of a file without an ending, such as wiki_00 or part-00000."""
+    rest = iter(lines)
+    first = next(rest, "")
+    read = _json_texts if first.lstrip().startswith("{") else _plain_texts
+    return read(chain([first], rest), file, field)
 
 
 def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
@@ -313,6 +322,7 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]]
     ".ndjson": _json_texts,
     ".json": _json_texts,
     ".csv": _csv_texts,
+    "": _other_texts,
 }
 KINDS = (*_READERS, ".parquet")
 

@@ -58,6 +58,24 @@ def test_every_kind_of_file_is_read_in_order(tmp_path, kind, suffix):
     assert not report.bad
 
 
+@pytest.mark.parametrize("name", ["wiki_00", "part-00000.gz"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"id": "1", "text": "第一篇。"}\n{"text": "第二篇"}\n',
+        "第一篇。\n第二篇\n",
+        '<doc id="1" url="u" title="甲">\n第一篇。\n</doc>\n<doc id="2">\n第二篇\n</doc>\n',
+    ],
+    ids=["JSON lines", "lines", "WikiExtractor"],
+)
+def test_a_file_without_an_ending_is_read_by_its_content(tmp_path, name, content):
+    compression = COMPRESSED[name[name.find(".") :] if "." in name else ""]
+    (tmp_path / name).write_bytes(compression(content.encode()))
+    documents, report = read(tmp_path / name)
+    assert documents == ["第一篇。", "第二篇"]
+    assert not report.bad
+
+
 def test_windows_line_ends_and_byte_order_marks_are_removed(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeff甲乙\r\n\r\n丙\r\n".encode())
     (tmp_path / "b.jsonl").write_bytes('\ufeff{"text": "丁"}\r\n'.encode())
