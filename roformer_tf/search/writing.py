@@ -162,8 +162,7 @@ def _plan(documents: Sequence[Document], known: dict[bytes, bytes]) -> tuple[lis
             new += before is None
             known[identity] = content
         seen.add(identity)
-    unchanged = len(documents) - len(changed)
-    return changed, Added(new, len(changed) - new, unchanged, 0)
+    return changed, Added(new, len(changed) - new, len(documents) - len(changed), 0)
 
 
 def _identity(document: Document) -> bytes:
