@@ -127,7 +127,8 @@ def generate(config: GenerateConfig) -> None:
         if config.output is not None:
             _write(config.output, outputs)
         elif config.stream:
-            _stream(model, texts[0], config.generation)
+            with until_pipe_closes():
+                _stream(model, texts[0], config.generation)
         else:
             with until_pipe_closes():
                 for _, each in outputs:
