@@ -191,9 +191,8 @@ def write_block(
         connection.execute(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
         )
-    fields = {name for document in documents for name in document.metadata}
-    names = [(name,) for name in sorted(fields)]
-    connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+    fields = {(name,) for document in documents for name in document.metadata}
+    connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", fields)
     connection.execute("UPDATE settings SET revision = revision + 1")
 
 
