@@ -111,8 +111,7 @@ def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
     with np.errstate(over="ignore"):
         cast = tensor.astype(DTYPES[dtype])
     if not is_finite(cast):
-        value = np.abs(tensor).max()
-        large = f"as large as {value:.3g}, out of the range of {dtype}. Write bfloat16 or float32."
+        large = f"as large as {np.abs(tensor).max():.3g}, too large for {dtype}. Write float32."
         problem = large if is_finite(tensor) else "that are not finite: its training has diverged."
         raise InputError(f"{name} has numbers {problem}")
     return cast
