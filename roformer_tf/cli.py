@@ -199,7 +199,9 @@ def _main(arguments: list[str]) -> int:
     _ = Translator(terminal_language())
     name, flags = _split(arguments)
     if name in _groups():
-        print(_usage(name, _))
+        from roformer_tf.terminal import show
+
+        show(_usage(name, _))
         return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:

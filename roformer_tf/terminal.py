@@ -37,6 +37,12 @@ def until_pipe_closes() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def show(text: str) -> None:
+    """Print results, whose reader may be `head`."""
+    with until_pipe_closes():
+        print(text)
+
+
 def terminal_width() -> int:
     """Columns that a line of output may take."""
     return max(shutil.get_terminal_size(FALLBACK).columns, NARROWEST)

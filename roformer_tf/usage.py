@@ -45,10 +45,9 @@ def from_words(
     asked = {"-h", "--help", "--help-all"}.intersection(takewhile(lambda x: x != "--", words))
     if asked:
         # Here, because the messages about wrong flags do not need it.
-        from roformer_tf.terminal import until_pipe_closes
+        from roformer_tf.terminal import show
 
-        with until_pipe_closes():
-            print(help_page(program, settings, usual, "--help-all" in asked, Translator(language)))
+        show(help_page(program, settings, usual, "--help-all" in asked, Translator(language)))
         raise SystemExit(0)
     return parsed(settings, words)
 

@@ -10,6 +10,7 @@ import pytest
 from tqdm import tqdm
 
 from roformer_tf import terminal
+from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.cli import main
 from roformer_tf.terminal import Progress, printable, table
 
@@ -115,7 +116,15 @@ def test_unprintable_characters_are_printed_as_escapes():
     assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"
 
 
-@pytest.mark.parametrize("words", [["finetune", "--help-all"], ["checkpoints", "list"]])
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--help"],
+        ["finetune", "--help-all"],
+        ["checkpoints", "list"],
+        pytest.param(["fill-mask", MINI, "今天天[MASK]很好"], marks=pytest.mark.slow),
+    ],
+)
 def test_a_closed_pipe_ends_the_output_alone(words, monkeypatch):
     """`| head -1` closes the pipe like this."""
     read, write = os.pipe()

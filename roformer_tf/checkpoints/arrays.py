@@ -107,14 +107,13 @@ def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
 
 
 def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
-    """Cast to a dtype of `DTYPES`. Raises InputError for numbers that are too large for it."""
+    """Cast to a dtype of `DTYPES`. Raises InputError for numbers too large, or not finite."""
     with np.errstate(over="ignore"):
         cast = tensor.astype(DTYPES[dtype])
-    if not is_finite(cast) and is_finite(tensor):
-        raise InputError(
-            f"{name} has numbers as large as {np.abs(tensor).max():.3g}, which is out of the range "
-            f"of {dtype}. Write bfloat16 or float32."
-        )
+    if not is_finite(cast):
+        large = f"as large as {np.abs(tensor).max():.3g}, too large for {dtype}. Write float32."
+        problem = large if is_finite(tensor) else "that are not finite: its training has diverged."
+        raise InputError(f"{name} has numbers {problem}")
     return cast
 
 

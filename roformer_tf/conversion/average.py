@@ -112,7 +112,7 @@ def _difference(first: Stored, other: Stored) -> str:
     if files := sorted(first.files.items() ^ other.files.items()):
         return (
             f"files {files[0][0]}, or one has none. Give models that were trained for the same "
-            "task, with the same recipe."
+            "task, with the same recipe; for lexical.npz, with --lexical-features no."
         )
     return ""
 

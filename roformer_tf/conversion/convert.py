@@ -163,12 +163,6 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
         if tokenizer is not None:
             vocabulary = tokenizer.vocabulary_text().encode()
             _warn_of_settings(tokenizer, target)
-        if files:
-            logger.warning(
-                "%s has the weights and the vocabulary, but not %s, without which it does not "
-                "predict as before. --to own keeps everything.",
-                *(target, ", ".join(files)),
-            )
         tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
         with temporary_folder(target) as folder:
@@ -190,7 +184,14 @@ def convert_checkpoint(stored: Stored, target: Path, output: OutputConfig) -> Di
                 save_modules(folder)
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
-        return compare(checkpoint.arrays, written.checkpoint().arrays)
+        copy = written.checkpoint()
+        if lost := dict(files.items() - extra_files(copy, written).items()):
+            logger.warning(
+                "%s has the weights and the vocabulary, but not %s, without which it does not "
+                "predict as before. --to own keeps everything.",
+                *(target, ", ".join(sorted(lost))),
+            )
+        return compare(checkpoint.arrays, copy.arrays)
 
 
 def _warn_of_settings(tokenizer: RoFormerTokenizer, target: Path) -> None:

@@ -11,7 +11,7 @@ from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
 from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.registry import Release
 from roformer_tf.files import read_json
-from roformer_tf.terminal import until_pipe_closes
+from roformer_tf.terminal import show
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +43,7 @@ class DownloadConfig:
 
 def list_checkpoints(config: ListConfig) -> None:
     """Print the table of checkpoints."""
-    with until_pipe_closes():
-        print(table())
+    show(table())
 
 
 def download(config: DownloadConfig) -> None:

@@ -23,7 +23,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.terminal import printable, say, table, terminal_width, until_pipe_closes
+from roformer_tf.terminal import printable, say, show, table, terminal_width
 from roformer_tf.translation import Translator
 
 # Name of the file's examples in the JSON. It is that of the test set in report.json, so that both
@@ -105,8 +105,7 @@ def evaluate(config: EvaluateConfig) -> None:
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
         write_json(config.output, report)
-    with until_pipe_closes():
-        print("\n".join(lines(report, task, terminal_width())))
+    show("\n".join(lines(report, task, terminal_width())))
 
 
 def evaluated(finetuned: Finetuned, examples: Sequence[Example]) -> JsonObject:

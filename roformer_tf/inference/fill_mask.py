@@ -13,6 +13,7 @@ from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
 from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
 from roformer_tf.tasks.probabilities import softmax
+from roformer_tf.terminal import show
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -62,10 +63,10 @@ def fill_mask(config: FillMaskConfig) -> None:
         model = MaskedModel.of(opened)
     report(model.choice.note)
     for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
-        print(filled(text, masks))
+        show(filled(text, masks))
         for number, tokens in enumerate(masks, 1):
             label = f"  {MASK}" if len(masks) == 1 else f"  {MASK} {number}"
-            print(label, " ".join(f"{token} {share:.1%}" for token, share in tokens))
+            show(f"{label} {' '.join(f'{token} {share:.1%}' for token, share in tokens)}")
 
 
 class MaskedModel(NamedTuple):

@@ -124,12 +124,12 @@ def generate(config: GenerateConfig) -> None:
         outputs = zip(
             texts, generate_texts(model, texts, config, lambda *_: bar.update()), strict=True
         )
-        if config.output is not None:
-            _write(config.output, outputs)
-        elif config.stream:
-            _stream(model, texts[0], config.generation)
-        else:
-            with until_pipe_closes():
+        with until_pipe_closes():
+            if config.output is not None:
+                _write(config.output, outputs)
+            elif config.stream:
+                _stream(model, texts[0], config.generation)
+            else:
                 for _, each in outputs:
                     for output in each:
                         print(output.text)

@@ -259,7 +259,7 @@ def _warm(
     # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
         for count in (1, 2):
-            text = ("好" * 20 + MASK) * count  # only a masked language model needs the mask
+            text = ("好" * 10 + MASK) * count  # only a masked language model needs the mask
             predictor.predict([sample(text)] * count)
     return predictor
 

@@ -73,6 +73,10 @@ class PretrainedModel(keras.Model):
         x = self.checked(x) if isinstance(x, Mapping) else x
         return super().predict(x, *arguments, **settings)
 
+    def predict_on_batch(self, x: Any) -> Any:
+        """Predict a batch, as Keras does, whose trace for all lengths cannot check the inputs."""
+        return super().predict_on_batch(self.checked(x))
+
     def checked(self, inputs: Any) -> dict[str, Any]:
         """The inputs; raises InputError for those that the model does not take."""
         names = (*ENCODER_INPUTS, *self.further_inputs)

@@ -17,7 +17,7 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import find_recipe
 from roformer_tf.flags import parsed, yaml_values
 from roformer_tf.pretraining.settings import PretrainConfig, read_architecture, stage_flops
-from roformer_tf.terminal import until_pipe_closes
+from roformer_tf.terminal import show
 from roformer_tf.tokenizers.padding import check_length
 
 DAY = 86_400  # seconds
@@ -69,8 +69,7 @@ def cost(config: CostConfig) -> None:
     if config.architecture and all(settings.architecture for _, settings, _ in recipes):
         raise InputError("the recipes have an architecture already. Remove --architecture.")
     lines = [line for recipe in recipes for line in costs(*recipe)]
-    with until_pipe_closes():
-        print("\n".join(rendered(lines, config)))
+    show("\n".join(rendered(lines, config)))
 
 
 def read_recipe(

@@ -124,6 +124,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     check_masks(objective, config.masking)
     trained = model.config.trained_length or model.config.max_position_embeddings
     lengths = tuple(sorted(set(config.lengths))) or (min(DEFAULT_LENGTH, trained),)
+    model.config.check_length(max(lengths), "--lengths")
     read = CorpusReport()
     texts = read_texts(config, files, tokenizer, max(lengths) - SPECIALS, read)
     predicted = predicted_texts(texts, objective, tokenizer, config.masking, config.seed)

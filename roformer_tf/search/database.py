@@ -38,8 +38,8 @@ SCHEMA = (
     # The model, how texts are embedded, and a counter of changes to documents
     "CREATE TABLE IF NOT EXISTS settings (manifest TEXT NOT NULL, revision INTEGER NOT NULL)",
     # AUTOINCREMENT: the number of a deleted document is never used again, so that a hit is never
-    # read as another document. `identity` is a hash of the id, or of the text where a document has
-    # none; `content` is a hash of all its columns
+    # read as another document. `identity` is a hash of the id, or of all columns where a document
+    # has none; `content` is a hash of all columns
     """CREATE TABLE IF NOT EXISTS documents (
         number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, text TEXT NOT NULL,
         metadata TEXT NOT NULL, identity BLOB NOT NULL UNIQUE, content BLOB NOT NULL)""",

@@ -92,7 +92,8 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             # SQLite reads those of JSON as 1 and 0; spreadsheets and CSV have them as text.
             sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
             parameters.append("1" if text.lower() == "true" else "0")
-        elif text != word or field == "id":  # ids are text, such as "8"
+        # Ids are text, such as "8", which is equal as it is written, but less than 10 as a number.
+        elif text != word or (field == "id" and sign not in ("<", "<=", ">", ">=")):
             sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
             parameters.append(text)
         else:
@@ -102,7 +103,7 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             number = f"json_type({column()}) IN ('integer', 'real') AND {column()} + 0 {sign} ?"
             # JSON's true, which json_extract reads as 1, is no number either, as TRUE of a table.
             parameters.append(f'$."{field}"')
-            number = f"json_type(metadata, ?) NOT IN ('true', 'false') AND {number}"
+            number = f"ifnull(json_type(metadata, ?), '') NOT IN ('true', 'false') AND {number}"
             sql = f"CASE WHEN json_valid({column()}) THEN {number} ELSE 0 END"
             # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63

@@ -97,7 +97,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
             raise no_index(folder)
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
-            missing = [x for x in dict.fromkeys(ids) if not _delete(connection, _identity(x, ""))]
+            missing = [x for x in dict.fromkeys(ids) if not _delete(connection, Document("", x))]
             # Only if something was deleted: a new revision makes all readers load the vectors
             # again.
             if len(missing) < len(set(ids)):
@@ -149,26 +149,25 @@ def _plan(documents: Sequence[Document], known: dict[bytes, bytes]) -> tuple[lis
     changed, seen = list[Document](), set()
     new = 0
     for document in documents:
-        identity, content = _identity(document.id, document.text), document.content
+        identity, content = _identity(document), document.content
         # The content in the index, or of an earlier document of this call; None if there is none.
         before = known.get(identity)
-        if document.id is not None and identity in seen and before != content:
+        if identity in seen and before != content:
             raise InputError(
                 f"two different documents have the id {document.id!r}. Give each an id of its "
                 "own, or name another column by --id-column."
             )
-        if identity not in seen and before != content:
+        if before != content:
             changed.append(document)
             new += before is None
             known[identity] = content
         seen.add(identity)
-    unchanged = len(documents) - len(changed)
-    return changed, Added(new, len(changed) - new, unchanged, 0)
+    return changed, Added(new, len(changed) - new, len(documents) - len(changed), 0)
 
 
-def _identity(name: str | None, text: str) -> bytes:
-    """What makes a document the same one: its id, or its text where it has none."""
-    return Document(text if name is None else "", name).content
+def _identity(document: Document) -> bytes:
+    """What makes a document the same one: its id, or all of it where it has none."""
+    return document.content if document.id is None else Document("", document.id).content
 
 
 def write_block(
@@ -177,11 +176,10 @@ def write_block(
     """Write documents and the vectors of their passages, in place of those with the same ids."""
     for document, vectors in zip(documents, passages, strict=True):
         name, text = document.id, document.text
-        identity = _identity(name, text)
         # Replaced, not updated: the new text has a new number, and a hit on the old one finds
         # nothing.
-        _delete(connection, identity)
-        values = (name, text, document.metadata_json, identity, document.content)
+        _delete(connection, document)
+        values = (name, text, document.metadata_json, _identity(document), document.content)
         number = connection.execute(
             "INSERT INTO documents (id, text, metadata, identity, content) VALUES (?, ?, ?, ?, ?)",
             values,
@@ -193,16 +191,15 @@ def write_block(
         connection.execute(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
         )
-    fields = {name for document in documents for name in document.metadata}
-    names = [(name,) for name in sorted(fields)]
-    connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", names)
+    fields = {(name,) for document in documents for name in document.metadata}
+    connection.executemany("INSERT OR IGNORE INTO fields VALUES (?)", fields)
     connection.execute("UPDATE settings SET revision = revision + 1")
 
 
-def _delete(connection: Connection, identity: bytes) -> bool:
+def _delete(connection: Connection, document: Document) -> bool:
     """Delete a document with all that belongs to it; return whether it was there."""
     row = connection.execute(
-        "SELECT number FROM documents WHERE identity = ?", (identity,)
+        "SELECT number FROM documents WHERE identity = ?", (_identity(document),)
     ).fetchone()
     if row is None:
         return False

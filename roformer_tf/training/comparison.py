@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
-from roformer_tf.terminal import printable, table, terminal_width, until_pipe_closes
+from roformer_tf.terminal import printable, show, table, terminal_width
 from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
@@ -78,8 +78,7 @@ def compare(config: RunsConfig) -> None:
         runs = [read_run(*pair) for pair in named(folders).items()]
     except OSError as error:
         raise InputError(f"cannot read {error.filename}: {error.strerror}.") from None
-    with until_pipe_closes():
-        print("\n".join(tables(runs, terminal_width())))
+    show("\n".join(tables(runs, terminal_width())))
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -1,7 +1,9 @@
 """`roformer-tf generate`: arguments, outputs and errors."""
 
 import csv
+import os
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -99,6 +101,16 @@ def test_flags_set_precision_and_batch_size(run, released, monkeypatch):
     flags = ("--precision", "bfloat16", "--batch-size", 3, "--max-tokens", 2)
     assert run(released("gpt_char"), "今天", *flags)[0] == 0
     assert calls == {"dtype": "bfloat16", "rows": 3}
+
+
+def test_a_stream_ends_with_its_reader(released, monkeypatch):
+    """`| head -c 3` closes the pipe like this."""
+    read, write = os.pipe()
+    os.close(read)
+    flags = ["--model", str(released("gpt_char")), "今天", "--stream", "--max-tokens", "3"]
+    with os.fdopen(write, "w") as pipe:
+        monkeypatch.setattr(sys, "stdout", pipe)
+        assert cli.main(["generate", *flags]) == 0
 
 
 def test_stream_prints_a_text_while_it_is_generated(run, released, gpt, monkeypatch):

@@ -184,9 +184,19 @@ def a_task(folder, tmp_path):
     return "have different files task.json, or one has none"
 
 
+def other_lexical_features(folder, tmp_path):
+    """As of a run with another seed, whose training set is another one."""
+    (folder / "lexical.npz").write_bytes(b"other")
+    return (
+        "files lexical.npz, or one has none. Give models that were trained for the same task, "
+        "with the same recipe; for lexical.npz, with --lexical-features no."
+    )
+
+
 @pytest.mark.parametrize(
     "change",
     [
+        other_lexical_features,
         other_size,
         other_labels,
         other_weights,

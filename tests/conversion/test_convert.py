@@ -449,6 +449,19 @@ def test_a_converted_fine_tuned_model_predicts_the_same(to, tmp_path):
     assert not (tmp_path / "half" / "modules.json").exists()  # it is not an embedding model
 
 
+def test_a_sim_model_as_tf1_keeps_its_vectors_without_a_warning(released, tmp_path, caplog):
+    """The released sim models have no embedding.json, and need none."""
+    folder = tmp_path / "folder"
+    run(released("sim_char"), tmp_path / "direct.zip", "tf1")
+    run(released("sim_char"), folder, "own")
+    run(folder, tmp_path / "back.zip", "tf1")
+    assert caplog.messages == []
+    settings = json.loads((folder / "embedding.json").read_text("utf-8")) | {"pooling": "mean"}
+    (folder / "embedding.json").write_text(json.dumps(settings), "utf-8")
+    run(folder, tmp_path / "mean.zip", "tf1")
+    assert "mean.zip has the weights and the vocabulary, but not embedding.json" in caplog.text
+
+
 def test_a_fine_tuned_model_without_its_task_gives_a_warning(tmp_path, caplog):
     folder = save_random_models({"t": Pair(labels=("不", "是"), max_length=16)}, tmp_path)["t"]
     run(folder, tmp_path / "own", "own")

@@ -164,6 +164,15 @@ def test_a_generator_stops_at_logits_that_are_not_finite(beams, tmp_path):
         model.generate(["今"], beams=beams)
 
 
+def test_a_diverged_model_does_not_replace_a_finite_one(valid_folders, tmp_path):
+    folder = shutil.copytree(valid_folders["masked"], tmp_path / "model")
+    model = RoFormerForMaskedLM.from_pretrained(folder)
+    model.mlm.bias.assign(model.mlm.bias * np.nan)
+    with pytest.raises(InputError, match=r"bias has numbers that are not finite"):
+        model.save_pretrained(folder)
+    assert load(folder)("今[MASK]")
+
+
 def test_weights_that_a_dtype_cannot_hold_are_not_written(valid_folders):
     model = RoFormerForMaskedLM.from_pretrained(valid_folders["masked"])
     arrays = {name: np.asarray(x) for name, x in model.named_variables().items()}

@@ -214,6 +214,15 @@ def test_a_model_is_saved_as_bert_if_compatible(cls, options, kind, architecture
     assert again.config.position_embedding_type == "learned"
 
 
+def test_a_longer_text_is_refused_after_shorter_ones(bert):
+    """TensorFlow's trace then serves all lengths, and no longer knows them."""
+    model = bert(num_hidden_layers=1)
+    for length in (8, 16):
+        model.predict_on_batch({"token_ids": np.ones((1, length), "int32")})
+    with pytest.raises(InputError, match="is 41, but the model has learned 40 positions"):
+        model.predict_on_batch({"token_ids": np.ones((1, 41), "int32")})
+
+
 def test_sequences_longer_than_the_table_are_refused(bert):
     model = bert()
     for _ in range(3):  # the later calls are those of a compiled function

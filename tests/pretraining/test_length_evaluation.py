@@ -217,6 +217,14 @@ def test_the_table_is_printed_and_files_written_on_request(models, corpus, tmp_p
     assert capsys.readouterr().out != out
 
 
+def test_lengths_beyond_the_positions_of_a_bert_are_refused(models, corpus, tmp_path, capsys):
+    learned = {"position_embedding_type": "learned", "max_position_embeddings": 16}
+    random_causal_lm(tmp_path / "learned", **learned)
+    words = ["--model", tmp_path / "learned", "--corpus", corpus, "--lengths", 10, 20]
+    assert main(["evaluate", *map(str, words)]) == 2
+    assert "--lengths is 20, but the model has learned 16 positions" in capsys.readouterr().err
+
+
 def test_a_yaml_file_chooses_the_command_too(models, corpus, tmp_path, capsys):
     recipe = tmp_path / "recipe.yaml"
     recipe.write_text(f"corpus: {corpus}\nlengths: [12]\n", encoding="utf-8")

@@ -48,6 +48,9 @@ CASES = {
     "a.b = 'x%y'": "c",
     'lang = "it\'s"': "8",
     "id = 8 or id = 'c'": "c8",
+    "id < 10": "8",
+    "id >= 10": "",
+    "id < 'b'": "a8",
     "id is null": "-",
     "NOT NOT year = 2019": "a",
     "year = 2019 or year = 2020 and lang = 'zh'": "a",  # `and` has precedence

@@ -241,6 +241,15 @@ def test_two_documents_with_one_id_are_refused(folder):
     assert add_documents(folder, EMBEDDER, twice) == Added(2, 0, 2, 2)
 
 
+def test_documents_without_ids_that_differ_in_metadata_are_all_kept(folder):
+    """Such as two reviews of the same words: a condition on either date finds one."""
+    reviews = [Document("很好", None, {"n": n}) for n in (1, 2, 2)]
+    assert add_documents(folder, EMBEDDER, reviews) == Added(2, 0, 1, 2)
+    with SearchIndex(folder) as opened:
+        (actual,) = search_results(opened, ["很好"], EMBEDDER.embed(["很好"]), 9, where="n = 2")
+    assert [x.text for x in actual] == ["很好"]
+
+
 def test_adding_nothing_new_changes_only_weights(folder):
     add_documents(folder, EMBEDDER, documents())
     before = state(folder)
