@@ -166,8 +166,8 @@ class FinetuneConfig:
         marks = self.pattern.count("{text}") == self.pattern.count("{label}") == 1
         if (self.method == "cloze") != bool(self.pattern) or (self.pattern and not marks):
             raise InputError(
-                f"method is {self.method} and pattern {self.pattern!r}, but --method cloze needs a "
-                "sentence with one {text} and one {label}, such as --pattern "
+                f"method is {self.method} and --pattern {self.pattern!r}, but --method cloze needs "
+                "a sentence with one {text} and one {label}, such as --pattern "
                 "'这是一条{label}新闻。{text}'. Give both or neither."
             )
         if self.lexical_features == "yes" and self.export:

@@ -115,7 +115,7 @@ def check_loss(task: Task, config: LossConfig) -> None:
     with_crf = dict.fromkeys(of_each_label, "treats labels separately; --crf has one loss for all.")
     for name, why in {**task.objective.refused_settings, **with_crf}.items():
         if getattr(config, name) not in (0, "none", None):
-            raise InputError(f"{name} {why} Remove --{name.replace('_', '-')}.")
+            raise InputError(f"--{name} {why} Remove --{name}.".replace("_", "-"))
     if config.teacher and task.objective.soft_losses is None:
         known = ", ".join(name for name, kind in TASKS.items() if kind.objective.soft_losses)
         raise InputError(

@@ -156,7 +156,7 @@ def test_label_input_marks_the_start_and_end_of_a_text(released):
     ("options", "message"),
     [
         (["--r-drop", "1"], "--r-drop treats labels separately; --crf has one loss for all."),
-        (["--focal", "2"], "focal treats labels separately"),
+        (["--focal", "2"], "finetune: --focal treats labels separately"),
         (["--label-smoothing", "0.1"], "--label-smoothing treats labels separately"),
         (["--class-weights", "balanced"], "--class-weights treats labels separately"),
     ],

@@ -91,7 +91,8 @@ def test_labels_with_the_same_tokens_are_rejected():
     ],
 )
 def test_method_cloze_requires_a_valid_pattern(settings):
-    with pytest.raises(InputError, match=r"needs a sentence with one \{text\} and one \{label\}"):
+    wanted = r"and --pattern '.*', but .* needs a sentence with one \{text\} and one \{label\}"
+    with pytest.raises(InputError, match=wanted):
         FinetuneConfig(train="", output="", **settings)
 
 
