@@ -45,11 +45,11 @@ class GenerationConfig:
         check_numbers(self, "top_p", above=0, at_most=1, hint=hint)
         if self.beams > 1 and self.sampled:
             raise InputError(
-                f"beams is {self.beams}, but samples, temperature, top_k and top_p are about "
-                "sampling. Give beams or these, but not both."
+                f"beams is {self.beams}, but several samples, a temperature, top_k and top_p are "
+                "about sampling. A beam search does not sample: remove one of the two."
             )
         if self.length_penalty is not None and self.beams == 1:
-            raise InputError("length_penalty is about beam search. Give beams, too.")
+            raise InputError("length_penalty is about beam search, of two beams or more.")
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         # A single text would be taken for a text of each of its characters.
         stop: Any = self.stop

@@ -105,7 +105,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
         return
     started = read_settings(output)
     changed = [
-        f"{key} was {started.get(key)!r} and is {value!r}"
+        f"--{key.replace('_', '-')} was {started.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
         if key not in may_change and started.get(key) != value
     ]

@@ -238,7 +238,7 @@ def test_masking_settings_are_refused(masking):
 
 def test_a_run_keeps_its_objective(run, flags, capsys):
     assert main(["pretrain", *flags(run, objective="masked")]) == 2
-    assert "objective was 'causal' and is 'masked'" in capsys.readouterr().err
+    assert "--objective was 'causal' and is 'masked'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("setting", ["init_from", "architecture"])

@@ -353,8 +353,8 @@ def test_settings_without_effect_on_weights_may_change(copy, pretrain_flags, cha
     ("changes", "named"),
     [
         ({"learning_rate": 2e-3}, "--learning-rate was 0.001 and is 0.002"),
-        ({"seed": 1}, "seed was 0 and is 1"),
-        ({"steps": 9}, "steps was 8 and is 9"),
+        ({"seed": 1}, "--seed was 0 and is 1"),
+        ({"steps": 9}, "--steps was 8 and is 9"),
         ({"mask_rate": 0.2}, "--mask-rate was 0.15 and is 0.2"),
         ({"length": 64}, "length"),
         ({"architecture": None}, "architecture"),

@@ -330,5 +330,5 @@ def test_another_test_set_needs_another_run(tmp_path):
     config = replace(config, task="reranking", precision="float32")
     write_settings(config)
     (tmp_path / "run" / "checkpoints").mkdir()
-    with pytest.raises(InputError, match="run with other settings: test was"):
+    with pytest.raises(InputError, match="run with other settings: --test was"):
         finetune(replace(config, test="other.jsonl"))
