@@ -28,7 +28,7 @@ from roformer_tf.readers.records import Row, chunks
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.tags.schemes import UNTYPED
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import Progress, printable
 from roformer_tf.translation import Message, Translator, terminal_language
 
 # Texts in memory at a time; within them, those of similar length form batches.
@@ -206,7 +206,7 @@ class _Table:
         ]
         known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
         if known:
-            counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
+            counts = ", ".join(f"{printable(kind)}: {count:,}" for kind, count in known)
             if sum(map(bool, self.kinds.values())) > SHOWN:
                 counts += ", …"
             # Tags such as parts of speech mark no entities: the task has no column of them.

@@ -163,6 +163,13 @@ def test_the_summary_counts_the_words_of_segmentation(labels, counted):
     assert re.match(f"1 of 1 texts predicted; {counted}", table.summary(["device: the CPU"]))
 
 
+def test_the_summary_is_one_line_whatever_a_label_is_called():
+    task = Classification(labels=("好", "不\n好"))
+    table = predict_file._Table(task, predict_file.PredictConfig(model="m", input="-"))
+    table.kinds["不\n好"] += 2
+    assert "; labels 不\\n好: 2; device" in table.summary(["device: the CPU"])
+
+
 def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     rows = [{"text": "今天"}, {"title": "?"}, "no object", {"text": "a\tb\nc"}, {"text": "天气"}]
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
