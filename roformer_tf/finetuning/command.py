@@ -420,7 +420,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     changes = dropout_changes(dropout)
     if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
-            f"pooling is {config.pooling}, but a {task.name} is computed from "
+            f"pooling is {config.pooling}, but the task {task.name} has "
             f"{' or '.join(task.objective.poolings)}. Give one of these, or remove --pooling."
         )
     with _without_head_warnings(), OpenedSource(config.checkpoint) as source:
@@ -530,7 +530,7 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
     known = {metric.name: metric for metric in task.metrics.usable()}
     if config.metric is not None and config.metric not in known:
         raise InputError(
-            f"a {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
+            f"the task {task.name} has no metric {config.metric!r}. It has {', '.join(known)}."
         )
     wanted = config.metric or next(iter(known))
     undefined: dict[str, str] = {}

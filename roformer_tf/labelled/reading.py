@@ -90,7 +90,7 @@ class Layout(NamedTuple):
         )
         if long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
             raise InputError(
-                f"long_texts is {long_texts}, but of a {task.name} {fixed} Remove --long-texts."
+                f"long_texts is {long_texts}, but with {task.name} {fixed} Remove --long-texts."
             )
         return task
 

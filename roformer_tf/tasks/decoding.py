@@ -174,8 +174,8 @@ class Decoding(Part):
             return self.task
         if not self.lists_labels:
             raise InputError(
-                f"top_k is {top_k}, but a {self.task.name} model does not choose among labels by "
-                "their probabilities. Remove --top-k (in Python, top)."
+                f"top_k is {top_k}, but a model of the task {self.task.name} does not choose among "
+                "labels by their probabilities. Remove --top-k (in Python, top)."
             )
         check_number("top_k", top_k, at_least=1)
         return dataclasses.replace(self.task, top_k=top_k)

@@ -187,9 +187,9 @@ def test_pairs_train_a_retrieval_model(
         (["--label-smoothing", 0.1], "--label-smoothing is about"),
         (["--class-weights", "balanced"], "--class-weights is about"),
         (["--crf"], "crf is for sequences of labels"),
-        (["--long-texts", "head-tail"], "--long-texts is head-tail"),
+        (["--long-texts", "head-tail"], "--long-texts is head-tail, but with embedding"),
         (["--loss", "cosent"], "Give --loss softmax"),
-        (["--metric", "spearman"], "no metric 'spearman'"),
+        (["--metric", "spearman"], "the task embedding has no metric 'spearman'"),
     ],
 )
 def test_flags_of_other_tasks_are_refused(flags, message, released, tmp_path, capsys):
