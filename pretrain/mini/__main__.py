@@ -10,11 +10,12 @@ OUTPUT/rows/      the vocabulary, and sequences of words
 OUTPUT/characters/  sequences of characters, with the same vocabulary
 OUTPUT/words/     the first stage: masked words
 OUTPUT/joint/     the second stage: masked words, and matching titles with their texts
+OUTPUT/compare/   the third stage, with --compare-steps: also comparing two texts in one sequence
 OUTPUT/model/     the result in float16, with its card
 """
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import yaml
@@ -48,6 +49,8 @@ class MiniConfig:
     """Steps of the first stage."""
     joint_steps: int = 3000
     """Steps of the second stage."""
+    compare_steps: int = 0
+    """Steps of the third stage. The weights in the package have none."""
 
 
 def main(config: MiniConfig) -> int:
@@ -79,14 +82,27 @@ def main(config: MiniConfig) -> int:
         mixing=MixingConfig(weights),
     )
     joint.main(second)
+    last = second
+    if config.compare_steps:
+        last = replace(
+            second,
+            init_from=str(Path(second.output) / "model"),
+            output=str(config.output / "compare"),
+            steps=config.compare_steps,
+            seed=1,
+            comparison_weight=1.0,
+            optimizer=replace(second.optimizer, warmup=0.04, decay_share=0.6),
+        )
+        joint.main(last)
     result = config.output / "model"
     remove(result)
-    trained = config.output / "joint" / "model"
+    trained = Path(last.output) / "model"
     if code := command(
         "checkpoints", "convert", trained, result, "--to", "own", "--dtype", "float16"
     ):
         return code
-    tokens = (settings["batch-size"] * LENGTH, joint.tokens_per_step(second))
+    tokens = {"words": settings["batch-size"] * LENGTH}
+    tokens |= {Path(x.output).name: joint.tokens_per_step(x) for x in (second, last)}
     write_card(config.output, LENGTH, tokens)
     return 0
 

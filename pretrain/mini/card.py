@@ -1,6 +1,7 @@
 """The model card of `chinese_roformer-tf-mini`: data, licences, steps and figures of a run."""
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,19 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.run_files import EVALUATIONS_FILE, METRICS_FILE, read_metrics
 
-SECOND_STAGE = "masked words, a quarter of the rows in characters, and titles that find their texts"
+# Folder and description of each stage.
+STAGES = {
+    "words": "masked words",
+    "joint": "masked words, a quarter of the rows in characters, and titles that find their texts",
+    "compare": "the same, and two texts in one sequence: which tokens both have, and how many",
+}
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 
-def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
+def write_card(run: Path, length: int, tokens: Mapping[str, int]) -> None:
     """Write RUN/model/README.md from the files of a run.
 
-    tokens: the number of tokens per step of the first and of the second stage.
+    tokens: the number of tokens per step of each stage, by its folder.
     """
     counts: dict[str, Any] = json.loads((run / "text" / "counts.json").read_text(encoding="utf-8"))
     for name in ("characters", "repeated_lines", "other_lines", "tested_lines"):
@@ -26,11 +32,8 @@ def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
     card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
         config=RoFormerConfig.from_file(run / "model" / "config.json"),
         parameters=RoFormerForMaskedLM.from_pretrained(run / "model").count_params(),
-        stages=[
-            stage("masked words", run / "words", tokens[0]),
-            stage(SECOND_STAGE, run / "joint", tokens[1]),
-        ],
-        evaluation=read_metrics(run / "joint" / EVALUATIONS_FILE)[-1],
+        stages=[stage(STAGES[folder], run / folder, count) for folder, count in tokens.items()],
+        evaluation=read_metrics(run / list(tokens)[-1] / EVALUATIONS_FILE)[-1],
         counts=counts,
         length=length,
     )

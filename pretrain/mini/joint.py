@@ -1,12 +1,13 @@
-"""The second stage: masked words, and matching titles with their texts.
+"""The second and third stages: masked words, and titles with their texts.
 
     python -m pretrain.mini.joint --init-from MODEL --rows ROWS --characters ROWS \
-        --pairs pairs.jsonl --output DIR
+        --pairs pairs.jsonl --output DIR [--comparison-weight 1]
 
 Some rows are split into characters, because entities and answers are labelled by characters, most
 of which are rare as words. A masked language model does not train the vector of [CLS]. Here this
 vector, and the mean of the tokens, are trained to match a title with its text among those of a
-batch. This objective adds no weights, so the result is an ordinary masked language model.
+batch. The third stage also compares both in one sequence. The weights of its head are dropped, so
+the result is an ordinary masked language model.
 """
 
 import json
@@ -22,6 +23,7 @@ from absl import flags
 from keras import ops
 
 from benchmarks.command_line import settings_of
+from pretrain.mini.comparison import INPUTS, SIDE_LENGTH, comparison_loss, cut, side_by_side
 from roformer_tf.corpus.batches import MixingConfig, held_out_batches, pretraining_batches
 from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.shards import PreparedRows
@@ -44,6 +46,7 @@ from roformer_tf.training.settings import OptimizerConfig
 EVALUATION_ROWS = 512
 # The encoded pairs, in the folder of the run.
 PAIRS = "pairs.npz"
+CHARACTER_PAIRS = "character_pairs.npz"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +79,8 @@ class JointConfig:
     """Temperature by which cosines are divided."""
     pair_weight: float = 0.2
     """Weight of the pairs' loss; the weight of the masked words' loss is 1."""
+    comparison_weight: float = 0.0
+    """Weight of the loss of comparing a title with a text in one sequence; 0: no comparison."""
     save_every: int = 500
     """Steps between two checkpoints."""
     workers: int = 0
@@ -98,7 +103,8 @@ class JointModel(PretrainingModel):
 
     def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
         """Return the losses of the masked words, (B, P)."""
-        rows = {name: x for name, x in inputs.items() if name not in {"titles", "texts"}}
+        others = {"titles", "texts", *INPUTS}
+        rows = {name: x for name, x in inputs.items() if name not in others}
         return super().call(rows, training=training)
 
     def compute_loss(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -116,12 +122,35 @@ class JointModel(PretrainingModel):
         return hidden[:, 0], ops.sum(hidden * present, axis=1) / ops.sum(present, axis=1)
 
 
+class ComparingModel(JointModel):
+    """A `JointModel` that also compares a title with a text in one sequence.
+
+    The comparison has a head of its own, which is not part of the language model.
+    """
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the head of the comparison."""
+        self.comparison_head = keras.layers.Dense(2, dtype="float32", name="comparison")
+        self.comparison_head.build((None, None, self.model.config.hidden_size))
+        super().build(input_shape)
+
+    def compute_loss(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Return the loss of the other objectives plus that of the comparison, in nats."""
+        loss = super().compute_loss(x, *args, **kwargs)
+        inputs = {"token_ids": x["both"], "segment_ids": x["segments"]}
+        hidden = self.model.encoder(inputs, training=True)
+        logits = self.comparison_head(ops.cast(hidden, "float32"))
+        compared = comparison_loss(logits, x["shared"], x["overlap"])
+        return loss + self.joint_config.comparison_weight * compared
+
+
 def tokens_per_step(config: JointConfig) -> int:
     """Return the number of tokens of a step, rows and pairs, including padding."""
     rows = PreparedRows.open(Path(config.rows)).length
-    return config.batch_size * rows + config.pair_batch_size * (
-        config.title_length + config.text_length
-    )
+    pair = config.title_length + config.text_length
+    if config.comparison_weight:
+        pair += sum(min(x, SIDE_LENGTH) for x in (config.title_length, config.text_length)) - 1
+    return config.batch_size * rows + config.pair_batch_size * pair
 
 
 def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
@@ -136,9 +165,11 @@ def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
     return sum(ops.mean(loss) for loss in losses) / 2
 
 
-def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.ndarray, np.ndarray]:
+def read_pairs(
+    config: JointConfig, tokenizer: RoFormerTokenizer, name: str = PAIRS
+) -> tuple[np.ndarray, np.ndarray]:
     """Return titles (N, T) and texts (N, S) int32, padded with 0. They are cached in the run."""
-    cache = Path(config.output) / PAIRS
+    cache = Path(config.output) / name
     if not cache.exists():
         lines = Path(config.pairs).read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
@@ -170,18 +201,26 @@ class Batches:
     def __call__(self, step: int) -> Any:
         """Return inputs (including labels), labels and weights."""
         self.files = self.files or self.open()
-        config, (titles, texts, *sources) = self.config, self.files
+        config, (tokenizer, pairs, character_pairs, *sources) = self.config, self.files
+        titles, texts = pairs
         epoch, position = divmod(step, len(titles) // config.pair_batch_size)
         order = np.random.default_rng((config.seed, epoch)).permutation(len(titles))
         chosen = order[position * config.pair_batch_size :][: config.pair_batch_size]
         inputs, labels, weights = keras.tree.map_structure(
             lambda *parts: np.concatenate(parts), *(source[step] for source in sources)
         )
-        pairs = {"titles": titles[chosen], "texts": texts[chosen]}
-        return inputs | pairs | {"labels": labels}, labels, weights
+        inputs |= {"titles": titles[chosen], "texts": texts[chosen], "labels": labels}
+        if config.comparison_weight:
+            rng = np.random.default_rng((config.seed, step))
+            # Half of the steps compare characters.
+            chosen_pairs = character_pairs if rng.random() < 0.5 else pairs
+            first, second = (cut(x[chosen], tokenizer.sep_id) for x in chosen_pairs)
+            special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
+            inputs |= side_by_side(first, second, special, rng)
+        return inputs, labels, weights
 
-    def open(self) -> tuple[np.ndarray, np.ndarray, grain.MapDataset, grain.MapDataset]:
-        """Return titles (N, T), texts (N, S), and the batches of words and of characters."""
+    def open(self) -> tuple[Any, ...]:
+        """Return the tokenizer, pairs of words and of characters, and the batches of both."""
         config = self.config
         tokenizer = RoFormerTokenizer.from_pretrained(config.rows)
 
@@ -195,7 +234,13 @@ class Batches:
             )
 
         words = rows(config.rows, config.batch_size - config.character_rows)
-        return *read_pairs(config, tokenizer), words, rows(config.characters, config.character_rows)
+        characters = rows(config.characters, config.character_rows)
+        pairs = read_pairs(config, tokenizer)
+        split = RoFormerTokenizer.from_pretrained(config.characters)
+        character_pairs = (
+            read_pairs(config, split, CHARACTER_PAIRS) if config.comparison_weight else None
+        )
+        return tokenizer, pairs, character_pairs, words, characters
 
 
 def main(config: JointConfig) -> None:
@@ -205,7 +250,7 @@ def main(config: JointConfig) -> None:
     keras.utils.set_random_seed(config.seed)
     model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=choose_precision("auto"))
     tokenizer = RoFormerTokenizer.from_pretrained(config.init_from)
-    joint = JointModel(model, config)
+    joint = (ComparingModel if config.comparison_weight else JointModel)(model, config)
     joint.compile(
         make_optimizer(
             config.optimizer, joint.trainable_variables, config.steps, model.compute_dtype
@@ -216,7 +261,8 @@ def main(config: JointConfig) -> None:
     settings = str(zlib.crc32(repr(replace(config, workers=0)).encode()))
     start, _ = resume(output / CHECKPOINTS, joint, settings)
     if not start:  # the cache may be of a run with other settings
-        (output / PAIRS).unlink(missing_ok=True)
+        for name in (PAIRS, CHARACTER_PAIRS):
+            (output / name).unlink(missing_ok=True)
     held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (

@@ -1,4 +1,4 @@
-"""The text and the second training stage of our own checkpoint."""
+"""The text and the training stages of our own checkpoint."""
 
 import gzip
 import json
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pretrain.mini import __main__ as mini
-from pretrain.mini import joint, sources, text
+from pretrain.mini import comparison, joint, sources, text
 from pretrain.mini.joint import JointConfig, contrastive_loss
 from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
 from roformer_tf.cli import main as roformer_tf
@@ -105,13 +105,82 @@ def test_contrastive_loss_is_the_mean_cross_entropy_of_both_directions():
     assert float(contrastive_loss(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
 
 
-def test_the_loss_is_the_sum_for_words_and_both_vectors_of_the_pairs():
+def test_two_texts_in_one_sequence_show_which_tokens_both_have():
+    cls, sep, unk = 1, 2, 3
+    titles = np.array([[cls, 7, 8, sep, 0], [cls, 9, unk, 5, sep], [cls, 6, 5, 4, sep]] * 4)
+    texts = np.array([[cls, 9, 7, sep], [cls, 5, unk, sep], [cls, 8, 8, sep]] * 4)
+    rows = comparison.side_by_side(titles, texts, (cls, sep, unk), np.random.default_rng(0))
+    begins_with_title = set()
+    for row, padded_ids in enumerate(rows["both"]):
+        length = np.count_nonzero(padded_ids)
+        ids, segments = padded_ids[:length], rows["segments"][row, :length]
+        assert not rows["segments"][row, length:].any()
+        assert ids[0] == cls
+        sides = [ids[segments == 0][1:].tolist(), ids[segments == 1].tolist()]
+        title = [x for x in titles[row].tolist() if x not in (0, cls)]
+        begins_with_title.add(title == sides[0])
+        if title != sides[0]:
+            sides.reverse()
+        assert title == sides[0]
+        if row % 3 < 2:  # its own text, or that of the title before the last
+            assert sides[1] == texts[row if row % 3 == 0 else row - 2].tolist()[1:]
+        else:
+            assert sides[1][-1] == sep
+            assert {*sides[1]} <= {*title, *texts[row - 2].tolist()}
+        expected = [
+            -1 if x in (cls, sep, unk) else int(x in sides[0] and x in sides[1]) for x in ids
+        ]
+        not_asked = [-1] * (len(padded_ids) - length)
+        assert rows["shared"][row].tolist() == expected + not_asked
+        asked = [x for x in expected if x >= 0]
+        assert rows["overlap"][row] == pytest.approx(sum(asked) / len(asked))
+    assert begins_with_title == {True, False}
+
+
+def test_a_copy_is_altered_by_a_random_fraction():
+    title, other = np.array([1, *range(10, 20), 2]), np.array([1, *range(30, 60), 2])
+    rng = np.random.default_rng(0)
+    copies = [comparison.altered(title, other, rng) for _ in range(200)]
+    kept = [np.isin(copy[1:-1], title).mean() for copy in copies]
+    assert min(kept) < 0.1 < 0.9 < max(kept)
+    assert 0.4 < np.mean(kept) < 0.6
+    moved = [copy[1] in (15, 35) for copy in copies]  # the first token of the second half
+    assert 0.4 < np.mean(moved) < 0.6
+    assert all(copy[0] == 1 and copy[-1] == 2 and len(copy) == 12 for copy in copies)
+
+
+def test_a_side_of_a_comparison_that_is_cut_ends_in_sep():
+    ids = np.array([[1, *range(10, 50), 2], [1, 10, 2, *[0] * 39]])
+    sides = comparison.cut(ids, separator=2)
+    assert sides[0].tolist() == [1, *range(10, 36), 2]
+    assert sides[1].tolist() == [1, 10, 2, *[0] * 25]
+    np.testing.assert_array_equal(comparison.cut(ids[:, :5], separator=2)[0], [1, 10, 11, 12, 2])
+
+
+def test_comparison_loss_is_that_of_tokens_plus_that_of_the_overlap():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2, 4, 2)).astype("float32")
+    shared = np.array([[-1, 1, 0, -1], [-1, 0, -1, -1]])
+    overlap = np.array([0.5, 0.0], "float32")
+    probabilities = 1 / (1 + np.exp(-logits.astype("float64")))
+    tokens = [probabilities[0, 1, 0], 1 - probabilities[0, 2, 0], 1 - probabilities[1, 1, 0]]
+    first, second = probabilities[:, 0, 1]
+    expected = -np.log(tokens).mean()
+    expected -= (np.log(first) / 2 + np.log(1 - first) / 2 + np.log(1 - second)) / 2
+    actual = comparison.comparison_loss(logits, shared, overlap)
+    assert float(actual) == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize("comparison_weight", [0.0, 0.5])
+def test_the_loss_is_the_sum_of_all_objectives(comparison_weight):
     keras.utils.set_random_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
     model = RoFormerForMaskedLM(RoFormerConfig(vocab_size=30, intermediate_size=16, **sizes))
-    config = JointConfig(init_from="", rows="", characters="", pairs="", output="", pair_weight=0.7)
-    trained = joint.JointModel(model, config)
+    files = dict.fromkeys(("init_from", "rows", "characters", "pairs", "output"), "")
+    config = JointConfig(**files, pair_weight=0.7, comparison_weight=comparison_weight)
+    kind = joint.ComparingModel if comparison_weight else joint.JointModel
+    trained = kind(model, config)
     trained.compile(
         joint.make_optimizer(config.optimizer, model.trainable_variables, 2),
         joint.MaskedTokenLoss(),
@@ -125,7 +194,8 @@ def test_the_loss_is_the_sum_for_words_and_both_vectors_of_the_pairs():
     }
     weights = np.array([[1, 1], [1, 0], [0, 1]], "float32")
     texts = {"titles": padded(rng, 4), "texts": padded(rng, 7)}
-    inputs = rows | texts
+    compared = comparison.side_by_side(*texts.values(), (1, 2, 3), rng)
+    inputs = rows | texts | compared
     actual = trained.compute_loss(inputs, rows["labels"], trained(inputs), weights)
     losses = keras.ops.convert_to_numpy(model(rows))
     hidden = [keras.ops.convert_to_numpy(model.encoder({"token_ids": x})) for x in texts.values()]
@@ -136,6 +206,11 @@ def test_the_loss_is_the_sum_for_words_and_both_vectors_of_the_pairs():
     ]
     pairs = float(first) + float(contrastive_loss(*means, config.temperature))
     expected = (losses * weights).sum() / 4 + 0.7 * pairs
+    if comparison_weight:
+        both = {"token_ids": compared["both"], "segment_ids": compared["segments"]}
+        logits = trained.comparison_head(model.encoder(both))
+        differences = comparison.comparison_loss(logits, compared["shared"], compared["overlap"])
+        expected += comparison_weight * float(differences)
     assert float(actual) == pytest.approx(expected, rel=1e-5)
 
 
@@ -146,8 +221,9 @@ def padded(rng, length):
     return tokens
 
 
-def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch):
-    """The second stage reads rows of words and of characters with one vocabulary."""
+@pytest.mark.parametrize("compare_steps", [0, 9])
+def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch, compare_steps):
+    """Rows of words and of characters have one vocabulary; the last stage's model is the result."""
     commands, stages = [], []
     monkeypatch.setattr(mini, "command", lambda *words: commands.append([*map(str, words)]))
     monkeypatch.setattr(mini.joint, "main", stages.append)
@@ -155,8 +231,9 @@ def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch):
     monkeypatch.setattr(mini, "write_card", lambda *arguments: None)
     (tmp_path / "text").mkdir()
     folders = dict.fromkeys(("clones", "corpora", "test_sets"), tmp_path)
-    assert mini.main(mini.MiniConfig(**folders, output=tmp_path, steps=5, joint_steps=7)) == 0
-    (stage,) = stages
+    steps = {"steps": 5, "joint_steps": 7, "compare_steps": compare_steps}
+    assert mini.main(mini.MiniConfig(**folders, **steps, output=tmp_path)) == 0
+    stage, *more = stages
     words, characters, training, converted = commands
     assert words[-1] == stage.rows != stage.characters == characters[-1]
     assert characters[characters.index("--vocab") + 1] == stage.rows
@@ -166,11 +243,20 @@ def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch):
     assert stage.init_from == f"{training[-1]}/model"
     assert stage.steps == 7
     assert stage.mixing.corpus_weights.keys() == {x.corpus for x in sources.SOURCES}
-    assert converted[2:4] == [f"{stage.output}/model", str(tmp_path / "model")]
+    assert len(more) == bool(compare_steps)
+    for third in more:
+        assert third.init_from == f"{stage.output}/model"
+        changed = {"init_from", "output", "steps", "seed", "comparison_weight", "optimizer"}
+        for name in vars(stage).keys() - changed:
+            assert getattr(third, name) == getattr(stage, name), name
+        assert (third.steps, third.comparison_weight, stage.comparison_weight) == (9, 1, 0)
+    last = stages[-1]
+    assert converted[2:4] == [f"{last.output}/model", str(tmp_path / "model")]
 
 
 @pytest.mark.slow
-def test_the_second_stage_trains_and_resumes(text_folder, tmp_path):
+@pytest.mark.parametrize("comparison_weight", [0.0, 1.0])
+def test_a_stage_trains_and_resumes(text_folder, tmp_path, comparison_weight):
     """A run killed after three steps and resumed gives the weights of an uninterrupted run."""
     rows, characters = tmp_path / "rows", tmp_path / "characters"
     corpus = [f"{name}={text_folder / name}.jsonl" for name in ("news", "questions")]
@@ -194,7 +280,8 @@ def test_the_second_stage_trains_and_resumes(text_folder, tmp_path):
         return JointConfig(
             init_from=str(tmp_path / "start"), rows=str(rows), characters=str(characters),
             pairs=str(text_folder / "pairs.jsonl"), output=str(tmp_path / output), steps=6,
-            batch_size=3, character_rows=1, pair_batch_size=2, **settings,
+            batch_size=3, character_rows=1, pair_batch_size=2,
+            comparison_weight=comparison_weight, **settings,
         )  # fmt: skip
 
     joint.main(config("whole", save_every=6))
