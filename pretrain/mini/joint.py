@@ -103,8 +103,8 @@ class JointModel(PretrainingModel):
 
     def call(self, inputs: dict[str, Any], training: bool | None = None) -> Any:
         """Return the losses of the masked words, (B, P)."""
-        others = {"titles", "texts", *INPUTS}
-        rows = {name: x for name, x in inputs.items() if name not in others}
+        pair_inputs = {"titles", "texts", *INPUTS}
+        rows = {name: x for name, x in inputs.items() if name not in pair_inputs}
         return super().call(rows, training=training)
 
     def compute_loss(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:

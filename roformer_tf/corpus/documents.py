@@ -141,7 +141,8 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
     files: dict[str, CorpusFile] = {}
     order: dict[str, int] = {}
     for entry in entries:
-        name, pattern = _named(entry)
+        named = _NAMED.fullmatch(entry)
+        name, pattern = named.groups() if named and not Path(entry).is_file() else ("", entry)
         order.setdefault(name, len(order))
         matches = find(pattern)
         if not matches:
@@ -325,14 +326,6 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]]
     "": _other_texts,
 }
 KINDS = (*_READERS, ".parquet")
-
-
-def _named(entry: str) -> tuple[str, str]:
-    """The name of a corpus, or "", and a pattern."""
-    named = _NAMED.fullmatch(entry)
-    if named is None or Path(entry).is_file():
-        return "", entry
-    return named[1], named[2]
 
 
 def _no_match(name: str, pattern: str) -> str:

@@ -151,6 +151,8 @@ class Generator:
         self, rows: Sequence[_Row], logits: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.int64]:
         """The next token of each text (B,); texts with the same config are processed together."""
+        from scipy.special import log_softmax
+
         tokens = np.zeros(len(rows), np.int64)
         for config, indices in grouped(rows, lambda row: row.prompt.config).items():
             own = [rows[index] for index in indices]
@@ -163,7 +165,7 @@ class Generator:
                 tokens[indices] = scores.argmax(axis=1)
         for index, row in enumerate(rows):
             if not row.done:
-                row.log_probability += _log_probability(logits[index], int(tokens[index]))
+                row.log_probability += log_softmax(logits[index].astype(float))[tokens[index]]
         return tokens
 
     def _append(self, row: _Row, token: int) -> None:
@@ -286,9 +288,3 @@ def _adjusted(
         logits = logits.copy()
         logits[early[:, None], list(ends)] = -np.inf
     return logits
-
-
-def _log_probability(logits: npt.NDArray[np.float32], token: int) -> float:
-    """The log-probability of one token by logits (V,), in nats."""
-    highest = logits.max()
-    return float(logits[token] - highest - np.log(np.exp(logits - highest).sum(dtype=np.float64)))
