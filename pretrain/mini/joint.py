@@ -144,6 +144,11 @@ class ComparingModel(JointModel):
         return loss + self.joint_config.comparison_weight * compared
 
 
+def training_model(model: RoFormerForMaskedLM, config: JointConfig) -> JointModel:
+    """Return the model with the objectives of the settings."""
+    return (ComparingModel if config.comparison_weight else JointModel)(model, config)
+
+
 def tokens_per_step(config: JointConfig) -> int:
     """Return the number of tokens of a step, rows and pairs, including padding."""
     rows = PreparedRows.open(Path(config.rows)).length
@@ -250,7 +255,7 @@ def main(config: JointConfig) -> None:
     keras.utils.set_random_seed(config.seed)
     model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype=choose_precision("auto"))
     tokenizer = RoFormerTokenizer.from_pretrained(config.init_from)
-    joint = (ComparingModel if config.comparison_weight else JointModel)(model, config)
+    joint = training_model(model, config)
     joint.compile(
         make_optimizer(
             config.optimizer, joint.trainable_variables, config.steps, model.compute_dtype

@@ -179,8 +179,7 @@ def test_the_loss_is_the_sum_of_all_objectives(comparison_weight):
     model = RoFormerForMaskedLM(RoFormerConfig(vocab_size=30, intermediate_size=16, **sizes))
     files = dict.fromkeys(("init_from", "rows", "characters", "pairs", "output"), "")
     config = JointConfig(**files, pair_weight=0.7, comparison_weight=comparison_weight)
-    kind = joint.ComparingModel if comparison_weight else joint.JointModel
-    trained = kind(model, config)
+    trained = joint.training_model(model, config)
     trained.compile(
         joint.make_optimizer(config.optimizer, model.trainable_variables, 2),
         joint.MaskedTokenLoss(),
