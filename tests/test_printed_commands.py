@@ -32,7 +32,7 @@ FOREIGN_FLAGS = {
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
     *("form", "first-lines"),  # of `python -m pretrain.poems`
     *("sets", "quick", "peer", "examples"),  # of `python -m benchmarks.suite`
-    *("clones", "corpora", "test-sets"),  # of `python -m pretrain.mini`
+    *("clones", "corpora", "test-sets", "compare-steps"),  # of `python -m pretrain.mini`
     "opt_out",  # of OpenVINO's `opt_in_out`
 }
 FILLED = "PLACEHOLDER"  # in place of the values of an f-string

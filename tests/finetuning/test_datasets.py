@@ -57,7 +57,7 @@ def batches_of_epoch(batches):
 def test_settings_without_effect_are_rejected(tmp_path):
     path = tmp_path / "pairs.tsv"
     path.write_text("text_a\ttext_b\tlabel\n甲\t乙\t是\n丙\t丁\t否\n", encoding="utf-8")
-    with pytest.raises(InputError, match="of a pair the longer text is cut"):
+    with pytest.raises(InputError, match="but with pair the longer text is cut"):
         LabelledDataset.from_file(path, "pair", long_texts="windows")
 
 

@@ -232,7 +232,8 @@ def task_of(name):
 def test_settings_for_labels_are_rejected(run, tmp_path, setting, value):
     from roformer_tf.tasks.losses import LossConfig
 
-    with pytest.raises(InputError, match=f"{setting} is for labels"):
+    flag = setting.replace("_", "-")
+    with pytest.raises(InputError, match=f"--{flag} is for labels"):
         finetune(
             FinetuneConfig(
                 train=str(run / "train.jsonl"),

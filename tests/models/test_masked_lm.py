@@ -246,7 +246,10 @@ def test_a_masked_position_outside_its_sequence_is_refused_or_clipped(masked_lm)
             model({"token_ids": ids, "masked_positions": np.roll(wrong, -row, 0)})
     with pytest.raises(InputError, match="contain -1"):
         model.predict({"token_ids": ids, "masked_positions": wrong}, verbose=0)
-    got = model.predict_on_batch({"token_ids": ids, "masked_positions": wrong})  # not checked
+    with pytest.raises(InputError, match="contain -1"):
+        model.predict_on_batch({"token_ids": ids, "masked_positions": wrong})
+    # A compiled function does not see the numbers.
+    got = keras.Model.predict_on_batch(model, {"token_ids": ids, "masked_positions": wrong})
     want = ops.convert_to_numpy(model({"token_ids": ids, "masked_positions": np.clip(wrong, 0, 5)}))
     np.testing.assert_allclose(got, want, rtol=0, atol=LOGIT_BOUND)
 

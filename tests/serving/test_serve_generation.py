@@ -203,7 +203,7 @@ def test_without_a_seed_a_request_uses_and_returns_a_random_one(address):
         ({"text": "天", "temperature": 1e-300}, "temperature: Input should be greater"),
         (b'{"text": "x", "length_penalty": NaN, "beams": 2}', "length_penalty: Input should be"),
         ({"text": "天", "length_penalty": 1e300, "beams": 2}, "length_penalty: Input should be"),
-        ({"text": "天", "beams": 2, "samples": 2}, "beams is 2, but samples"),
+        ({"text": "天", "beams": 2, "samples": 2}, "beams is 2, but several samples"),
         ({"text": "天", "beams": 2, "stop": ["我们"]}, "stop is '我们', but beams end at single"),
         ({"text": "天", "stop": [""]}, "stop contains an empty text"),
         ({"text": "天", "stop": ["天" * 33]}, "at most 32 characters"),
@@ -431,7 +431,7 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
             invalid_payload = {"text": texts[0], "paraphrases": 2} | invalid
             status, error = send(at, invalid_payload)
             assert status == 422
-            assert re.search("paraphrases|beams is 2, but samples", error["error"])
+            assert re.search("paraphrases|beams is 2, but several samples", error["error"])
     assert_same(without_paraphrases["generations"], generated(sim.model, texts, max_tokens=6))
     config = sampling_settings(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
     candidates = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
