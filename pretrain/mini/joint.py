@@ -225,7 +225,10 @@ class Batches:
         return inputs, labels, weights
 
     def open(self) -> tuple[Any, ...]:
-        """Return the tokenizer, pairs of words and of characters, and the batches of both."""
+        """Return the tokenizer, pairs of words and of characters, and the batches of both.
+
+        Only the comparison needs the pairs of characters.
+        """
         config = self.config
         tokenizer = RoFormerTokenizer.from_pretrained(config.rows)
 
@@ -240,11 +243,10 @@ class Batches:
 
         words = rows(config.rows, config.batch_size - config.character_rows)
         characters = rows(config.characters, config.character_rows)
-        pairs = read_pairs(config, tokenizer)
-        split = RoFormerTokenizer.from_pretrained(config.characters)
-        character_pairs = (
-            read_pairs(config, split, CHARACTER_PAIRS) if config.comparison_weight else None
-        )
+        pairs, character_pairs = read_pairs(config, tokenizer), None
+        if config.comparison_weight:
+            by_characters = RoFormerTokenizer.from_pretrained(config.characters)
+            character_pairs = read_pairs(config, by_characters, CHARACTER_PAIRS)
         return tokenizer, pairs, character_pairs, words, characters
 
 

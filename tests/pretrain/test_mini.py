@@ -9,6 +9,7 @@ import pytest
 
 from pretrain.mini import __main__ as mini
 from pretrain.mini import comparison, joint, sources, text
+from pretrain.mini.card import STAGES
 from pretrain.mini.joint import JointConfig, contrastive_loss
 from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
 from roformer_tf.cli import main as roformer_tf
@@ -227,7 +228,8 @@ def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch, 
     monkeypatch.setattr(mini, "command", lambda *words: commands.append([*map(str, words)]))
     monkeypatch.setattr(mini.joint, "main", stages.append)
     monkeypatch.setattr(mini.joint, "tokens_per_step", lambda config: 1)
-    monkeypatch.setattr(mini, "write_card", lambda *arguments: None)
+    cards = []
+    monkeypatch.setattr(mini, "write_card", lambda run, length, tokens: cards.append([*tokens]))
     (tmp_path / "text").mkdir()
     folders = dict.fromkeys(("clones", "corpora", "test_sets"), tmp_path)
     steps = {"steps": 5, "joint_steps": 7, "compare_steps": compare_steps}
@@ -250,6 +252,9 @@ def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch, 
             assert getattr(third, name) == getattr(stage, name), name
         assert (third.steps, third.comparison_weight, stage.comparison_weight) == (9, 1, 0)
     last = stages[-1]
+    (described,) = cards
+    assert described == [*STAGES][: len(described)]
+    assert len(described) == 1 + len(stages)
     assert converted[2:4] == [f"{last.output}/model", str(tmp_path / "model")]
 
 
