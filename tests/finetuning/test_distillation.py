@@ -73,9 +73,6 @@ def examples_of(name):
     return examples
 
 
-@pytest.mark.quick_cases(
-    *("classification", "multilabel", "regression", "tagging", "ranking", "reranking"),
-)
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
 def test_the_loss_is_zero_with_the_model_as_its_own_teacher(name):

@@ -66,7 +66,6 @@ def step(name, micro_batches, dropout=0.0, **changes):
     return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
 
 
-@pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
 def test_eight_micro_batches_equal_one_batch(name, eager_steps):

@@ -252,17 +252,6 @@ def test_gradients_equal_central_differences(name, form, gradient):
         np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.quick_cases(
-    "gelu*",
-    "layer_norm",
-    "affine",
-    "product*",
-    "split_and_rotate",
-    "attend with dropout",
-    "attend with a bias",
-    "attend_locally*",
-    "cross_entropy",
-)
 @each_case
 @pytest.mark.slow
 def test_both_forms_agree_in_bfloat16(name, gradient):

@@ -51,7 +51,6 @@ def functional_model(config, length=None, name="encoder"):
     return keras.Model(inputs, keras.layers.Dense(3, name="scores")(hidden[:, 0]))
 
 
-@pytest.mark.quick_cases("changes0-None", "changes1-6")
 @pytest.mark.parametrize("length", [None, 6])
 @pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
 @pytest.mark.slow

@@ -255,7 +255,6 @@ def test_quantization_changes_outputs_little(name, mode, bound, make, inputs, tm
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.quick_cases("masked_lm-call")
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="TensorFlow's own format")
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]

@@ -226,13 +226,6 @@ def test_hidden_states_equal_numpy(form, attention_type, encoder_of, to_float64,
     )
 
 
-@pytest.mark.quick_cases(
-    "log-n of a trained length",
-    "a window and log-n",
-    "learned",
-    "sinusoidal",
-    "t5 in a window",
-)
 @each_form
 @pytest.mark.slow
 def test_a_packed_document_gives_the_same_as_alone(form, encoder_of, to_float64):
@@ -411,7 +404,6 @@ def test_bfloat16_is_accurate_within_its_precision(form, encoder_of, to_float64)
     assert actual.mean() < 0.02 * np.abs(want).max()
 
 
-@pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
 @pytest.mark.slow
 def test_quantization_changes_hidden_states_little(

@@ -101,7 +101,6 @@ def tensor(array):
     return keras.ops.convert_to_tensor(np.array(array, "int32"))
 
 
-@pytest.mark.quick_cases("18-2-3-RoFormerV2")
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("length", "batch", "predictions"), [(18, 2, 3), (11, 3, 5), (100, 2, 7)])
 @pytest.mark.slow
@@ -113,7 +112,6 @@ def test_flops_of_a_masked_step_equal_its_matrix_products(changes, length, batch
     assert step_flops(model.config, length, batch, predictions) == flops
 
 
-@pytest.mark.quick_cases("narrow embeddings-18", "local below*-100")
 @pytest.mark.parametrize("length", [18, 100])
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.slow

@@ -406,7 +406,6 @@ def test_a_cloze_needs_a_language_model_head(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["{}是#idiom#", "{}"], ids=["gap", "pairs"])
-@pytest.mark.quick_cases("gap")
 @pytest.mark.slow
 def test_finetuning_learns_the_right_choice(text, shallow, tmp_path, eagerly, capsys):
     """A run learns that the choice with 好 is right and reports a baseline."""

@@ -96,7 +96,6 @@ def test_jieba_is_loaded_silently_and_only_for_lone_surrogates():
     assert run.stderr == run.stdout == ""
 
 
-@pytest.mark.quick_cases("pass-*", "*add_word*words3", "*del_word*", "*set_dictionary*")
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -184,7 +184,6 @@ def test_accumulated_batches_equal_one_large_batch():
         assert np.abs(array - weights(large)[name]).max() < 2e-5, name
 
 
-@pytest.mark.quick_cases("0.5-2", "0.9-1")
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("ema", [0.5, 0.9])
 @pytest.mark.slow

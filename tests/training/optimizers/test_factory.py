@@ -124,7 +124,6 @@ def test_warmup_is_a_fraction_of_the_steps():
     assert (schedule.peak, schedule.warmup_steps, schedule.total_steps) == (1e-4, 10, 50)
 
 
-@pytest.mark.quick_cases("adamw")
 @pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
 @pytest.mark.slow
 def test_a_keras_file_restores_the_whole_optimizer(algorithm, tmp_path):
