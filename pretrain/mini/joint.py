@@ -24,7 +24,12 @@ from keras import ops
 
 from benchmarks.command_line import settings_of
 from pretrain.mini.comparison import INPUTS, SIDE_LENGTH, comparison_loss, cut, side_by_side
-from roformer_tf.corpus.batches import MixingConfig, held_out_batches, pretraining_batches
+from roformer_tf.corpus.batches import (
+    MixingConfig,
+    held_out_batches,
+    held_out_sample,
+    pretraining_batches,
+)
 from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.files import temporary_file
@@ -317,15 +322,15 @@ def prefetched_batches(config: JointConfig, start: int) -> grain.IterDataset:
 
 
 def held_out(config: JointConfig, tokenizer: RoFormerTokenizer) -> Any:
-    """Return batches of an evenly spaced sample of held-out rows, with 15 % of words masked."""
+    """Return batches of an even sample of all held-out rows, with 15 % of words masked."""
     rows = PreparedRows.open(Path(config.rows), "held_out")
-    every = max(1, len(rows) // EVALUATION_ROWS)
+    sample = held_out_sample(rows.corpora, EVALUATION_ROWS)
     return held_out_batches(
         rows,
         batch_size=config.batch_size,
         seed=0,
         objective=make_objective("masked", tokenizer, MaskingConfig()),
-        numbers=range(0, len(rows), every)[:EVALUATION_ROWS],
+        numbers=np.concatenate(list(sample.values())).tolist(),
     )
 
 

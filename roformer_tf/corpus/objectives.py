@@ -256,9 +256,8 @@ def make_objective(
 def predicted_ids(name: ObjectiveName, tokenizer: RoFormerTokenizer) -> npt.NDArray[np.int32]:
     """The ids that a model predicts; the bias of a new model is initialized with their frequencies.
 
-    For causal language models these include [SEP] and [UNK].
+    [UNK] is among them, and for causal language models [SEP].
     """
-    ids = replacement_ids(tokenizer.vocabulary)
-    if name == "causal":
-        ids = np.append(ids, np.array([tokenizer.sep_id, tokenizer.unk_id], np.int32))
-    return ids
+    ends = [tokenizer.sep_id] if name == "causal" else []
+    known = replacement_ids(tokenizer.vocabulary)
+    return np.array([*known, tokenizer.unk_id, *ends], np.int32)

@@ -276,7 +276,8 @@ class _Call:
 def _run(job: bytes, item: bytes) -> Any:
     """Run a job's task for an item, on a worker of a cluster.
 
-    Raises EngineError if the worker has other versions, or does not see the job's folder.
+    Raises EngineError if the worker has other versions, does not see the job's folder, or cannot
+    write its part, such as on a full disk.
     """
     task, folder, versions = _unpickled(job)
     worker = f"the worker process {os.getpid()} on {platform.node()}"
@@ -290,7 +291,12 @@ def _run(job: bytes, item: bytes) -> Any:
             f"{worker} does not see {folder}. Choose an --output that has the same path on "
             "all machines, on a file system that they share."
         )
-    return task(pickle.loads(item))
+    try:
+        return task(pickle.loads(item))
+    except OSError as error:  # which `_ask` would take for a lost scheduler
+        raise EngineError(
+            f"{worker} cannot write its part: {error}. Once it can, the same command continues."
+        ) from None
 
 
 @cache

@@ -14,7 +14,6 @@ import numpy as np
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 
 
@@ -35,25 +34,6 @@ def document_positions(sequence_ids: Tensor) -> Tensor:
     start = ops.reshape(ops.where(begins, index, 0), (-1,))
     start = ops.segment_max(start, document, batch * length)
     return index - ops.reshape(ops.take(start, document), (batch, length))
-
-
-class LearnedPositions(layers.Embedding):
-    """BERT's table: a vector for each of P positions.
-
-    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype. Raises InputError for sequences
-    that are longer than the table, if their length is known.
-    """
-
-    def call(self, inputs: Tensor) -> Tensor:
-        """Look the vectors up."""
-        length = inputs.shape[-1]
-        if isinstance(length, int) and length > self.input_dim:
-            raise InputError(
-                f"the sequences have {length:,} tokens, but the model has learned "
-                f"{self.input_dim:,} positions (max_position_embeddings). Give shorter ones; "
-                "rotary positions have no such limit."
-            )
-        return super().call(inputs)
 
 
 class SinusoidalPositions(layers.Layer):
@@ -180,7 +160,7 @@ def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.La
     size = config.embedding_size
     if config.position_embedding_type == "learned":
         table = (config.max_position_embeddings, size)
-        return LearnedPositions(*table, _next_seed(words), name="position", dtype=dtype)
+        return layers.Embedding(*table, _next_seed(words), name="position", dtype=dtype)
     if config.position_embedding_type == "sinusoidal":
         return SinusoidalPositions(size, name="position", dtype=dtype)
     return None

@@ -128,7 +128,11 @@ class RoFormerEncoder(PretrainedModel):
         token_ids, segment_ids, positions (B, T) int32; visible (B, T, S) bool: which of all S slots
         each attends to; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
-        x = self.embeddings(token_ids, segment_ids, positions)
+        known = positions
+        if self.config.position_embedding_type == "learned":
+            # The table has none for finished texts, which stay in the batch for a while.
+            known = ops.minimum(positions, self.config.max_position_embeddings - 1)
+        x = self.embeddings(token_ids, segment_ids, known)
         # The tokens of a text have consecutive slots and positions, so the last one's slot and
         # position determine those of all slots.
         last = slot + ops.shape(token_ids)[1] - 1

@@ -116,6 +116,14 @@ def test_a_worker_without_access_to_the_folder_refuses(tmp_path, scheduler):
         list(pool(["你好"]))
 
 
+def test_the_error_of_a_file_is_that_of_the_worker_and_not_of_the_scheduler(tmp_path, scheduler):
+    with (
+        pytest.raises(EngineError, match=r"worker process .* cannot write its part: .*nowhere"),
+        open_workers("dask", os.rmdir, tmp_path, scheduler) as pool,
+    ):
+        list(pool([str(tmp_path / "nowhere")]))
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [

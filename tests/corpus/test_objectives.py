@@ -82,11 +82,11 @@ def test_causal_evaluation_has_as_many_predictions_as_masked(rows, length, parts
     assert (actual + parts) * length > slots
 
 
-def test_predicted_ids_are_words_and_for_causal_also_ends():
+def test_predicted_ids_are_those_of_texts_and_for_causal_also_ends():
     tokenizer = RoFormerTokenizer(VOCABULARY, "char")
-    words = set(range(5, len(VOCABULARY)))
-    assert set(predicted_ids("masked", tokenizer)) == words
-    assert set(predicted_ids("causal", tokenizer)) == words | {UNK, SEP}
+    texts = {UNK, *range(5, len(VOCABULARY))}  # words that the vocabulary lacks are masked, too
+    assert set(predicted_ids("masked", tokenizer)) == texts
+    assert set(predicted_ids("causal", tokenizer)) == texts | {SEP}
 
 
 def test_an_objective_is_created_by_name():

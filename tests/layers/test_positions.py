@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.errors import InputError
 from roformer_tf.layers.positions import (
-    LearnedPositions,
     SinusoidalPositions,
     document_positions,
     relative_bucket,
@@ -79,10 +77,3 @@ def test_positions_restart_with_each_document():
     want = [[0, 1, 2, 0, 1, 0, 1], [0, 0, 1, 2, 3, 4, 5], [0, 1, 0, 1, 0, 0, 1]]
     np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids)), want)
     np.testing.assert_array_equal(ops.convert_to_numpy(document_positions(ids[:, :1])), [[0]] * 3)
-
-
-def test_a_sequence_longer_than_the_table_is_refused():
-    layer = LearnedPositions(8, 4)
-    assert layer(np.arange(8)).shape == (8, 4)
-    with pytest.raises(InputError, match="sequences have 9 tokens, but the model has learned 8"):
-        layer(np.arange(9))

@@ -13,6 +13,7 @@ from safetensors.numpy import load_file, save_file
 from roformer_tf.checkpoints import tf1
 from roformer_tf.errors import InputError
 from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,
     RoFormerForMaskedLM,
@@ -230,6 +231,19 @@ def test_sequences_longer_than_the_table_are_refused(bert):
     message = "length of token_ids is 41, but the model has learned 40 positions"
     with pytest.raises(InputError, match=message):
         model({"token_ids": np.ones((1, 41), "int32")})
+
+
+def test_finished_texts_need_no_more_positions_than_the_table_has(bert):
+    """Texts of 40 tokens stay in the batch while shorter ones are continued."""
+    model = bert(RoFormerForCausalLM, attention_type="causal", num_hidden_layers=1)
+    prompts = [[1, *range(4, 42)], [1, 7], [1, 8]]
+    settings = GenerationConfig(max_tokens=6)
+    together = model.generate_ids(prompts, settings)
+    alone = [model.generate_ids([prompt], settings)[0] for prompt in prompts]
+    assert [[x.token_ids for x in each] for each in together] == [
+        [x.token_ids for x in each] for each in alone
+    ]
+    assert len(together[0][0].token_ids) == 1 < len(together[1][0].token_ids)
 
 
 @pytest.mark.hf

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -309,6 +310,18 @@ def test_a_stage_trains_and_resumes(text_folder, tmp_path, comparison_weight):
         assert any(len(token) > 1 for token in learned) == has_words, learned
     losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
     assert np.isfinite(losses).all()
+
+
+def test_evaluation_rows_are_an_even_sample_of_all(monkeypatch):
+    rows = SimpleNamespace(corpora={"news": 600, "law": 400})
+    monkeypatch.setattr(joint.PreparedRows, "open", lambda *_: rows)
+    monkeypatch.setattr(joint, "make_objective", lambda *_: None)
+    monkeypatch.setattr(joint, "held_out_batches", lambda _, numbers, **__: numbers)
+    folders = dict.fromkeys(("init_from", "rows", "characters", "pairs", "output"), "-")
+    numbers = np.array(joint.held_out(JointConfig(**folders), None))
+    assert len(numbers) == joint.EVALUATION_ROWS
+    assert (numbers < 600).mean() == pytest.approx(0.6, abs=0.01)
+    assert np.diff(numbers).max() == 2
 
 
 def _killed_at(make, killed_step):
