@@ -291,11 +291,26 @@ def test_accuracy_needs_a_threshold_that_training_chose(trained, evaluated, metr
     assert bool(mistakes) != (evaluated == [1.0, 1.0])
 
 
-@pytest.mark.parametrize(("data", "label"), [("pairs", 0.5), ("scores", BELONGS)])
-def test_examples_of_another_kind_than_in_training_are_an_error(data, label):
+@pytest.mark.parametrize(
+    ("data", "texts", "label", "what"),
+    [
+        ("pairs", "甲乙", 0.5, "a score"),
+        ("scores", "甲乙", BELONGS, "matching texts"),
+        ("scores", "甲", BELONGS, "a single text"),
+        ("pairs", "甲", BELONGS, "a single text"),
+        ("texts", "甲乙", BELONGS, "matching texts"),
+    ],
+)
+def test_examples_of_another_kind_than_in_training_are_an_error(data, texts, label, what):
     task = Embedding.from_settings(data=data)
-    with pytest.raises(InputError, match=r"a:1 has (a|no) score, unlike the training examples"):
-        task.labelling.target(Example(("甲", "乙"), label, "a:1"))
+    with pytest.raises(InputError, match=f"a:1 has {what}, unlike"):
+        task.labelling.target(Example(tuple(texts), label, "a:1"))
+
+
+@pytest.mark.parametrize(("data", "texts"), [("pairs", "甲乙丙"), ("triples", "甲乙")])
+def test_pairs_and_triples_suit_each_other(data, texts):
+    task = Embedding.from_settings(data=data)
+    assert task.labelling.target(Example(tuple(texts), BELONGS, "a:1")) == 1
 
 
 def test_models_of_folds_keep_their_own_thresholds():
