@@ -1,6 +1,7 @@
 """The embedding task: data layouts, rankings, thresholds and rejected settings."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.ranked_texts import unit
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -265,6 +267,22 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     assert metrics["accuracy"] == pytest.approx(5 / 6)
     three_levels = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
     assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
+
+
+def test_many_scored_pairs_take_no_quadratic_time():
+    """The cosines of 30,000 pairs, not of 30,000² texts; of passages the nearest one counts."""
+    count, rng = 30_000, np.random.default_rng(0)
+    texts = [[[np.array([i, side])] for side in range(2)] for i in range(count)]
+    texts[7][1].append(np.array([7, 2]))
+    vectors = rng.normal(size=(2 * count + 1, 32)).astype(np.float32)
+    began = time.perf_counter()
+    encoded = EncodedSides.of(texts, np.full(count, 2, np.int32))
+    actual = [x.label for x in ScoredPairs().decoding.read_rows(list(vectors), encoded)]
+    assert time.perf_counter() - began < 5
+    first, *both = unit(vectors)[14:17]
+    assert actual[7] == pytest.approx(max(both @ first), abs=1e-6)
+    first, second = unit(vectors)[-2:]
+    assert actual[-1] == pytest.approx(first @ second, abs=1e-6)
 
 
 @pytest.mark.parametrize(

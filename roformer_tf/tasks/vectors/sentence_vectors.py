@@ -85,11 +85,9 @@ class VectorLabelling(Labelling):
 
     def check(self, example: Example) -> None:
         """Refuse texts that belong together and are equal."""
-        texts = example.texts
-        if isinstance(example.label, int):
-            texts = texts[: 1 + example.label]
-        else:
-            texts = (*_by_nearness(example), "")[:2]  # a single text differs from ""
+        # Of a group those that belong to the first; else two. A single text differs from "".
+        count = 1 + (example.label if isinstance(example.label, int) else 1)
+        texts = (*_by_nearness(example), "")[:count]
         if not isinstance(example.label, float) and len({text_key([x]) for x in texts}) < 2:
             raise BadCellError(SAME_TEXT)
 
