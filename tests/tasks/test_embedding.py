@@ -22,7 +22,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tasks.vectors.ranked_texts import unit
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, unit
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -267,6 +267,19 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     assert metrics["accuracy"] == pytest.approx(5 / 6)
     three_levels = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
     assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
+
+
+@pytest.mark.parametrize("sides", [2, 3])
+def test_a_model_with_one_vector_for_all_texts_is_never_right(sides):
+    """Cosines of equal vectors differ by rounding, by where a document is in the matrix."""
+    task = Embedding.from_settings(data="pairs" if sides == 2 else "triples")
+    texts = [[[np.array([i, side])] for side in range(sides)] for i in range(5)]
+    different = DifferentTexts.of(EncodedSides.of(texts, np.full(5, 2, np.int32)))
+    documents = 5 * (sides - 1)
+    scores = np.float32(0.9) + np.arange(documents, dtype=np.float32)[::-1] * np.float32(6e-8)
+    actual = task.decoding.read_scores(different, [scores] * 5)
+    assert [x.label.rank for x in actual] == [documents] * 5
+    assert not any(x.label.ahead for x in actual)
 
 
 def test_many_scored_pairs_take_no_quadratic_time():
