@@ -45,8 +45,9 @@ class SpansLabelling(UnitLabelling):
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """Tags of units become spans of characters; units that are words are joined by spaces."""
-        between = " " if words_are_units(examples) else ""
-        return [_with_spans(example, between) if example.units else example for example in examples]
+        # A few sentences may have other lengths: where the training is known, its units count.
+        spaced = self.task.spaced_units if self.task else words_are_units(examples)
+        return [_with_spans(example, spaced) if example.units else example for example in examples]
 
     def learned(self, training: Examples) -> dict[str, Any]:
         """The labels, and whether units are words."""
@@ -133,9 +134,9 @@ class SpansLabelling(UnitLabelling):
         return dataclasses.replace(data, targets=targets)
 
 
-def _with_spans(example: Example, between: str) -> Example:
+def _with_spans(example: Example, spaced: bool) -> Example:
     """An example with a tag for each unit, with spans of characters instead."""
-    text = between.join(example.units)
+    text = (" " if spaced else "").join(example.units)
     spans = character_spans(text, example.units, example.label)
     return example._replace(texts=(text,), label=ordered(spans))
 
