@@ -354,8 +354,8 @@ def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, S
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     """The task as the training examples define it, still without a maximum length.
 
-    Raises InputError for a label of the other sets that training does not have, and for settings
-    that the task has no use for.
+    Raises InputError for examples of several kinds, for a label of the other sets that training
+    does not have, and for settings that the task has no use for.
     """
     shared = config.shared_tokens
     task = layout.task_of(
@@ -369,7 +369,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         **({"pattern": config.pattern} if config.pattern else {}),
     )
     task = task.objective.with_vector_settings(config.vectors, config.loss.teacher)
-    for example in (*sets.valid, *sets.test):
+    for example in (*sets.train, *sets.valid, *sets.test):
         task.labelling.target(example)
     check_loss(task, config.loss)
     return task

@@ -43,17 +43,14 @@ class FirstStage:
             query, *documents = example.texts
             numbers = [self._number_of[text] for text in documents]
             relevance_of = dict(zip(numbers, example.label.relevance, strict=True))
-            names_wrong = not all(example.label.relevance)
-            # Enough matches even if all documents of the query are the first ones.
-            count = len(scores) if names_wrong else (negatives or CANDIDATES) + len(numbers)
-            matches = top_k(scores, count).tolist()
-            if names_wrong:
-                chosen = [i for i in matches if i in relevance_of]
+            if not all(example.label.relevance):  # the file names wrong ones, too
+                chosen = [numbers[i] for i in top_k(scores[numbers], len(numbers))]
             elif negatives:
-                wrong = [i for i in matches if i not in relevance_of]
-                chosen = numbers + wrong[:negatives]
+                # Enough matches even if all documents of the query are the first ones.
+                matches = top_k(scores, negatives + len(numbers)).tolist()
+                chosen = numbers + [i for i in matches if i not in relevance_of][:negatives]
             else:
-                chosen = matches[:CANDIDATES]
+                chosen = top_k(scores, CANDIDATES).tolist()
             # Relevant documents that the search did not return.
             lost = sum(relevance_of[i] > 0 for i in {*numbers} - {*chosen})
             relevance = tuple(relevance_of.get(i, 0.0) for i in chosen)

@@ -10,13 +10,10 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
-from roformer_tf.tasks.vectors.ranked_texts import unit
+from roformer_tf.tasks.vectors.ranked_texts import SCORES_AT_ONCE, unit
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import Ints
 from roformer_tf.top_k import top_k
-
-# Scores in memory at a time, float32: 32 MB.
-SCORES_AT_ONCE = 8_000_000
 
 
 def with_hard_negatives(data: SideBatches, model: PretrainedModel, count: int) -> SideBatches:

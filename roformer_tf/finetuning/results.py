@@ -241,15 +241,14 @@ class Results:
     def _fit_baselines(self, result: "TrialResult") -> list[FittedBaseline]:
         """Those of one run. Lexical search predicts for the reported set only."""
         task, test, trial = self.search.task, self.search.sets.test, result.trial
-        sets, metric = (trial.train, trial.valid), self.search.metric
         if task.separate_texts:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
         if task.metrics.linear_model:
             folds = trial.folds if trial.cross_validated else ()
-            balanced = self.search.config.loss.balanced
-            tfidf = trial.tfidf or fit_tfidf(task, *sets, metric, folds, balanced)
+            options = self.search.metric, folds, self.search.config.loss.balanced
+            tfidf = trial.tfidf or fit_tfidf(task, trial.train, trial.valid, *options)
             of = partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
         name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)

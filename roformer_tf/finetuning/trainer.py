@@ -111,9 +111,8 @@ def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that has no effect, or not the one that its name promises."""
     # A CRF has one loss for all labels of a text: nothing is left to smooth or weight by label.
     names = ("label_smoothing", "focal", "class_weights", "r_drop", "teacher")
-    of_each_label = names if task.crf else ()
-    with_crf = dict.fromkeys(of_each_label, "treats labels separately; --crf has one loss for all.")
-    for name, why in {**task.objective.refused_settings, **with_crf}.items():
+    with_crf = dict.fromkeys(names, "treats labels separately; --crf has one loss for all.")
+    for name, why in {**task.objective.refused_settings, **(with_crf if task.crf else {})}.items():
         if getattr(config, name) not in (0, "none", None):
             raise InputError(f"--{name} {why} Remove --{name}.".replace("_", "-"))
     if config.teacher and task.objective.soft_losses is None:

@@ -144,7 +144,7 @@ def to_number(value: Any, as_shown: bool = False) -> float | None:
     # float(True) is 1.0, but True is no number in a table.
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # a whole number of over 308 digits
         return None
     return number if math.isfinite(number) and not isinstance(value, bool) else None
 

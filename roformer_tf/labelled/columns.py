@@ -357,8 +357,7 @@ def find_texts_to_predict(
             return names, note or (Message("by its name") if table.has_header else "")
     if columns.first_line == "example" and len(table.columns) == len(usual):
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
-    several = [table.columns[: len(usual)]]
-    candidates = several if len(usual) > 1 else [(name,) for name in table.columns]
+    candidates = [table.columns[: len(usual)]] if len(usual) > 1 else [(x,) for x in table.columns]
     missing = next(name for name in usual if not _match(table, name, not table.has_header))
     raise _asking(sample, _no_column(table, missing), candidates, "--text-columns")
 

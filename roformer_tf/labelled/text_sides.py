@@ -4,7 +4,7 @@ A pair is two sequences here, never one with both texts. Each side of a batch ha
 its own: queries of ten tokens are not padded to the documents' five hundred.
 """
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -125,26 +125,22 @@ def fitting_rows(encoded: EncodedSides) -> Ints:
     if not len(several):
         return chosen
 
-    @cache
-    def grams(row: int) -> frozenset[int]:
-        ids = encoded.token_ids[row][1:-1].astype(np.int64)
+    def grams(ids: Ints) -> Ints:
+        ids = ids[1:-1].astype(np.int64)
         # The pair (a, b) is the number (a + 1) · 2³² + b, which is larger than any token.
-        return frozenset([*ids.tolist(), *((ids[:-1] + 1) * _FAR + ids[1:]).tolist()])
+        return np.unique(np.concatenate([ids, (ids[:-1] + 1) * _FAR + ids[1:]]))
 
+    of_rows = list(map(grams, encoded.token_ids))
     # Rows of first texts are queries: they do not count as documents.
     first = set(encoded.first_rows[:, 0].tolist())
-    frequencies = Counter(
-        gram for row in range(len(encoded.token_ids)) if row not in first for gram in grams(row)
-    )
-    rows = len(encoded.token_ids) - len(first)
+    documents = [x for row, x in enumerate(of_rows) if row not in first]
+    known, frequencies = np.unique(np.concatenate(documents), return_counts=True)
+    rarity = np.log(1 + len(documents) / frequencies)
     for example, side in several.tolist():
-        query = grams(int(chosen[example, 0]))
-        begin = int(chosen[example, side])
-        candidates = range(begin, begin + int(encoded.counts[example, side]))
-        similarities = [
-            sum(np.log(1 + rows / frequencies[gram]) for gram in query & grams(row))
-            for row in candidates
-        ]
+        query, begin = of_rows[chosen[example, 0]], int(chosen[example, side])
+        candidates = of_rows[begin : begin + int(encoded.counts[example, side])]
+        common = [np.intersect1d(query, x, assume_unique=True) for x in candidates]
+        similarities = [rarity[np.searchsorted(known, x)].sum() for x in common]
         chosen[example, side] = begin + int(np.argmax(similarities))
     return chosen
 

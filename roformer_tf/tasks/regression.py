@@ -53,7 +53,13 @@ class RegressionLabelling(Labelling):
         return {"mean": float(numbers.mean()), "deviation": float(numbers.std())}
 
     def target(self, example: Example) -> np.ndarray:
-        """(1,) float32."""
+        """(1,) float32. Raises InputError for another number of texts than in training."""
+        # A model of another program does not know its columns: it may take two texts.
+        if self.task.label_column and len(example.texts) != len(self.task.text_columns):
+            raise InputError(
+                f"{example.source_line} has another number of texts ({len(example.texts)}) than in "
+                f"training. Give a file with {' and '.join(self.task.text_columns)}."
+            )
         # Standardized: one learning rate suits labels from 0 to 1 and prices in thousands.
         number = (float(example.label) - self.task.mean) / self.task.deviation
         return np.array([number], np.float32)

@@ -235,7 +235,8 @@ class TaggingDecoding(Decoding):
         label = prediction.label
         if not self.task.has_entities:
             return [label]
-        return [label, schemes.entities(example.texts[0], example.units, label)]
+        marked = schemes.entities(example.texts[0], example.units, label)
+        return [label, [list(entity.values()) for entity in marked]]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """tags, a label and its probability for each unit; entities, if the labels mark any."""
@@ -250,9 +251,7 @@ class TaggingDecoding(Decoding):
             ]
         }
         if self.task.has_entities:
-            names = ("start", "end", "label", "text")
-            marked = schemes.entities(example.texts[0], example.units, labels)
-            answer["entities"] = [dict(zip(names, entity, strict=True)) for entity in marked]
+            answer["entities"] = schemes.entities(example.texts[0], example.units, labels)
         return answer
 
 

@@ -43,6 +43,14 @@ FILES = {
     "three.tsv": tsv(ROWS[:3]),
     "mixed.tsv": tsv(ROWS).encode() + "编码不同\t1\n".encode("gb18030"),
     "numbers.tsv": tsv([(text, f"{n / 7:.3f}") for n, (text, _) in enumerate(ROWS)]),
+    "pairs.tsv": tsv(
+        [(t, t[1:], f"{n / 7:.3f}") for n, (t, _) in enumerate(ROWS)], "text_a\ttext_b\tscore"
+    ),
+    "groups.jsonl": "".join(
+        f'{{"text": ["{t}", "{t[1:]}"]}}\n{{"text": "{t}"}}\n' for t, _ in ROWS
+    ),
+    "texts.jsonl": "".join(f'{{"text": "{t}"}}\n' for t, _ in ROWS),
+    "matching.tsv": tsv([(t, t[1:]) for t, _ in ROWS], "query\tdocument"),
     "word.tsv": tsv([*((t, f"{n}.5") for n, (t, _) in enumerate(ROWS)), ("很好", "很高")]),
     "cut.tsv.gz": gzip.compress(tsv(ROWS * 50).encode())[:-20],
     "cut.tsv.xz": lzma.compress(tsv(ROWS * 50).encode())[:-20],
@@ -69,6 +77,14 @@ BAD = {  # flags: parts of the message
     "--train good.tsv --text-columns review": ["good.tsv", "review"],
     "--train one_label.tsv": ["'1'", "nothing can be learnt"],
     "--train good.tsv --test unseen.tsv": ["unseen.tsv", "'2'", "0, 1"],
+    "--train pairs.tsv --task regression --test numbers.tsv": [
+        "numbers.tsv:2 has another number of texts (1)"
+    ],
+    "--train groups.jsonl --task embedding": ["groups.jsonl:2 has a single text, unlike"],
+    "--train texts.jsonl --task embedding --test matching.tsv": [
+        "matching.tsv:2 has matching texts"
+    ],
+    "--train matching.tsv --task embedding --test texts.jsonl": ["texts.jsonl:1 has a single text"],
     "--strict --train blank.tsv": ["blank.tsv:5"],
     "--strict --train nan.tsv --task regression": ["nan.tsv:5"],
     "--strict --train cells.tsv": ["cells.tsv:5"],

@@ -106,6 +106,16 @@ def test_tags_of_units_are_converted_to_character_spans(sep, tmp_path):
         assert [x.texts[0] for x in rows] == texts
 
 
+@pytest.mark.parametrize(("spaced", "text"), [(False, "2024年7月"), (True, "2024 年 7 月")])
+def test_units_are_joined_as_those_of_training(spaced, text, tmp_path):
+    """A file of numbers alone does not show whether its units are words."""
+    (tmp_path / "a.conll").write_text("2024 B-T\n年 I-T\n7 I-T\n月 I-T\n", "utf-8")
+    task = Spans(labels=("T",), spaced_units=spaced)
+    layout = find_layout(tmp_path / "a.conll", ColumnsConfig(), "spans", {"spans": task})
+    (example,) = read_examples(tmp_path / "a.conll", layout, ColumnsConfig())
+    assert (example.texts, example.label) == ((text,), [("T", 0, len(text))])
+
+
 GOOD = {"text": "北京人", "entities": [{"start": 0, "end": 2, "label": "LOC"}]}
 BAD = {
     "has an entity from 1 to 4, but a text of length 3": [{"start": 1, "end": 4, "label": "LOC"}],

@@ -276,6 +276,14 @@ def test_rows_without_any_value_but_formulas_or_errors_are_no_blank_rows(write, 
         read(path, strict=True)
 
 
+def test_a_code_of_hundreds_of_digits_is_no_number(write):
+    """Python's float has no room for it."""
+    rows = [{"text": text, "code": int("9" * 400), "label": label} for text, label in ROWS]
+    content = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    layout, _ = read(write("a.jsonl", content))
+    assert (layout.text_columns, layout.label_column) == (("text",), "label")
+
+
 def test_a_number_in_a_column_of_texts_is_a_text(write, capsys):
     numbers = [(666, "1"), (5.0, "0"), (0.1 + 0.2, "1"), (True, "0"), (float("nan"), "1")]
     rows = [{"评论": text, "情感": label} for text, label in (*ROWS, *numbers)]

@@ -1,6 +1,7 @@
 """The embedding task: data layouts, rankings, thresholds and rejected settings."""
 
 import dataclasses
+import time
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, unit
 from roformer_tf.tasks.vectors.scored_pairs import Embedding, ScoredPairs
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -267,6 +269,35 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
 
 
+@pytest.mark.parametrize("sides", [2, 3])
+def test_a_model_with_one_vector_for_all_texts_is_never_right(sides):
+    """Cosines of equal vectors differ by rounding, by where a document is in the matrix."""
+    task = Embedding.from_settings(data="pairs" if sides == 2 else "triples")
+    texts = [[[np.array([i, side])] for side in range(sides)] for i in range(5)]
+    different = DifferentTexts.of(EncodedSides.of(texts, np.full(5, 2, np.int32)))
+    documents = 5 * (sides - 1)
+    scores = np.float32(0.9) + np.arange(documents, dtype=np.float32)[::-1] * np.float32(6e-8)
+    actual = task.decoding.read_scores(different, [scores] * 5)
+    assert [x.label.rank for x in actual] == [documents] * 5
+    assert not any(x.label.ahead for x in actual)
+
+
+def test_many_scored_pairs_take_no_quadratic_time():
+    """The cosines of 30,000 pairs, not of 30,000² texts; of passages the nearest one counts."""
+    count, rng = 30_000, np.random.default_rng(0)
+    texts = [[[np.array([i, side])] for side in range(2)] for i in range(count)]
+    texts[7][1].append(np.array([7, 2]))
+    vectors = rng.normal(size=(2 * count + 1, 32)).astype(np.float32)
+    began = time.perf_counter()
+    encoded = EncodedSides.of(texts, np.full(count, 2, np.int32))
+    actual = [x.label for x in ScoredPairs().decoding.read_rows(list(vectors), encoded)]
+    assert time.perf_counter() - began < 5
+    first, *both = unit(vectors)[14:17]
+    assert actual[7] == pytest.approx(max(both @ first), abs=1e-6)
+    first, second = unit(vectors)[-2:]
+    assert actual[-1] == pytest.approx(first @ second, abs=1e-6)
+
+
 @pytest.mark.parametrize(
     ("trained", "evaluated", "metrics"),
     [
@@ -291,11 +322,26 @@ def test_accuracy_needs_a_threshold_that_training_chose(trained, evaluated, metr
     assert bool(mistakes) != (evaluated == [1.0, 1.0])
 
 
-@pytest.mark.parametrize(("data", "label"), [("pairs", 0.5), ("scores", BELONGS)])
-def test_examples_of_another_kind_than_in_training_are_an_error(data, label):
+@pytest.mark.parametrize(
+    ("data", "texts", "label", "what"),
+    [
+        ("pairs", "甲乙", 0.5, "a score"),
+        ("scores", "甲乙", BELONGS, "matching texts"),
+        ("scores", "甲", BELONGS, "a single text"),
+        ("pairs", "甲", BELONGS, "a single text"),
+        ("texts", "甲乙", BELONGS, "matching texts"),
+    ],
+)
+def test_examples_of_another_kind_than_in_training_are_an_error(data, texts, label, what):
     task = Embedding.from_settings(data=data)
-    with pytest.raises(InputError, match=r"a:1 has (a|no) score, unlike the training examples"):
-        task.labelling.target(Example(("甲", "乙"), label, "a:1"))
+    with pytest.raises(InputError, match=f"a:1 has {what}, unlike"):
+        task.labelling.target(Example(tuple(texts), label, "a:1"))
+
+
+@pytest.mark.parametrize(("data", "texts"), [("pairs", "甲乙丙"), ("triples", "甲乙")])
+def test_pairs_and_triples_suit_each_other(data, texts):
+    task = Embedding.from_settings(data=data)
+    assert task.labelling.target(Example(tuple(texts), BELONGS, "a:1")) == 1
 
 
 def test_models_of_folds_keep_their_own_thresholds():

@@ -41,7 +41,9 @@ def test_entities_have_positions_in_the_text(tags, expected):
         [starts[first], starts[last - 1] + 1, kind, text[starts[first] : starts[last - 1] + 1]]
         for first, last, kind in expected
     ]
-    assert entities(text, ["甲", "甲", "乙", "丙"], tags.split()) == want
+    actual = entities(text, ["甲", "甲", "乙", "丙"], tags.split())
+    assert [list(x.values()) for x in actual] == want
+    assert all([*x] == ["start", "end", "label", "text"] for x in actual)
 
 
 def test_marks_entities_needs_a_typed_prefix():

@@ -25,7 +25,7 @@ from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.entity_scoring import SpanMetrics
-from roformer_tf.tasks.tags.schemes import character_spans
+from roformer_tf.tasks.tags.schemes import as_dictionaries, character_spans
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.tokenizer_json import Units
 from roformer_tf.translation import Message
@@ -45,8 +45,9 @@ class SpansLabelling(UnitLabelling):
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """Tags of units become spans of characters; units that are words are joined by spaces."""
-        between = " " if words_are_units(examples) else ""
-        return [_with_spans(example, between) if example.units else example for example in examples]
+        # A few sentences may have other lengths: where the training is known, its units count.
+        spaced = self.task.spaced_units if self.task else words_are_units(examples)
+        return [_with_spans(example, spaced) if example.units else example for example in examples]
 
     def learned(self, training: Examples) -> dict[str, Any]:
         """The labels, and whether units are words."""
@@ -133,9 +134,9 @@ class SpansLabelling(UnitLabelling):
         return dataclasses.replace(data, targets=targets)
 
 
-def _with_spans(example: Example, between: str) -> Example:
+def _with_spans(example: Example, spaced: bool) -> Example:
     """An example with a tag for each unit, with spans of characters instead."""
-    text = between.join(example.units)
+    text = (" " if spaced else "").join(example.units)
     spans = character_spans(text, example.units, example.label)
     return example._replace(texts=(text,), label=ordered(spans))
 
@@ -213,7 +214,7 @@ class SpansDecoding(Decoding):
 
     def gold_cell(self, example: Example) -> Any:
         """The spans of the label, as in `as_json`."""
-        return _as_dictionaries(example.texts[0], example.label)
+        return as_dictionaries(example.texts[0], example.label)
 
     def cell_names(self) -> list[str]:
         """spans."""
@@ -222,20 +223,13 @@ class SpansDecoding(Decoding):
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """spans: start, end, label, text and score of each, in the order of the text."""
         scores = self.task.scores_of(prediction)
-        spans = _as_dictionaries(example.texts[0], prediction.label)
+        spans = as_dictionaries(example.texts[0], prediction.label)
         return {
             "spans": [
                 span | {"score": shortest(scores[triple])}
                 for span, triple in zip(spans, prediction.label, strict=True)
             ]
         }
-
-
-def _as_dictionaries(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
-    return [
-        {"start": start, "end": end, "label": label, "text": text[start:end]}
-        for label, start, end in spans
-    ]
 
 
 def spans_of_windows(

@@ -56,13 +56,20 @@ def as_bioes(tag: str) -> str | None:
     return f"{MARKS[mark]}-{kind if dash else UNTYPED}" if is_mark else None
 
 
-def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
-    """[[start, end, type, text], …] of the entities that tags mark, in characters of the text.
+def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[dict[str, Any]]:
+    """The entities that tags mark, as `as_dictionaries`.
 
-    "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]].
+    "北京你好", B-LOC I-LOC O O → [{"start": 0, "end": 2, "label": "LOC", "text": "北京"}].
     """
-    spans = character_spans(text, units, tags)
-    return [[start, end, kind, text[start:end]] for kind, start, end in spans]
+    return as_dictionaries(text, character_spans(text, units, tags))
+
+
+def as_dictionaries(text: str, spans: Sequence[Span]) -> list[dict[str, Any]]:
+    """Spans of characters as predictions have them: start, end, label and text of each."""
+    return [
+        {"start": start, "end": end, "label": label, "text": text[start:end]}
+        for label, start, end in spans
+    ]
 
 
 def character_spans(text: str, units: Sequence[str], tags: Sequence[str]) -> list[Span]:

@@ -19,6 +19,10 @@ from roformer_tf.translation import Message
 
 # Nearest texts that a prediction keeps.
 NEAREST = 3
+# Scores in memory at a time, float32: 32 MB.
+SCORES_AT_ONCE = 8_000_000
+# Cosines that differ by less are equal: products of the same numbers have other rounding errors.
+EQUAL = 1e-6
 # Ranks at which recall is computed.
 CUTS = (1, 5, 10)
 # The last rank that counts for MRR and nDCG.
@@ -129,15 +133,15 @@ class DifferentTexts:
         # A copy: the score of `own` is read again below.
         negatives = scores.astype(np.float32)
         negatives[[own, *self.excluded[number]]] = -np.inf
-        # With >= the right text comes last among equal scores: a model with one vector for all
-        # texts must not look perfect.
-        rank = 1 + int(np.sum(negatives >= scores[own]))
+        # The right text comes last among equal scores: a model with one vector for all texts must
+        # not look perfect.
+        rank = 1 + int(np.sum(negatives > scores[own] - EQUAL))
         left = np.flatnonzero(np.isfinite(negatives))
         # Seeded by the example's number, so that a report shows the same random text every time.
         drawn = np.random.default_rng(number).integers(len(left)) if len(left) else 0
         label = Retrieved(
             rank=rank,
-            ahead=bool(scores[own] > scores[third[0]]) if third else rank == 1,
+            ahead=bool(scores[own] - scores[third[0]] > EQUAL) if third else rank == 1,
             other=float(scores[third[0] if third else left[drawn]]) if len(left) else float("nan"),
             neighbours=tuple(
                 (int(self.examples[i]), int(self.sides[i]), float(scores[i])) for i in near
@@ -167,6 +171,8 @@ def scores_of(
     # first [5, 9] and counts [2, 1] → begins [0, 2] → [5, 5, 7] + [0, 1, 2] = [5, 6, 9].
     rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
     documents = vectors[rows]
-    for row in encoded.first_rows[:, 0]:
+    queries = encoded.first_rows[:, 0]
+    at_once = max(1, SCORES_AT_ONCE // len(rows))
+    for chunk in np.split(queries, range(at_once, len(queries), at_once)):
         # The cosines of all sequences, then the highest of each document.
-        yield np.maximum.reduceat(documents @ vectors[row], begins)
+        yield from np.maximum.reduceat(vectors[chunk] @ documents.T, begins, axis=1)

@@ -4,7 +4,7 @@
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, cast
@@ -23,7 +23,7 @@ from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.probabilities import best_threshold
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors import sentence_vectors
-from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts
+from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts, unit
 from roformer_tf.tasks.vectors.retrieval import Retrieval, RetrievalMetrics
 from roformer_tf.tasks.vectors.sentence_vectors import NearAndFar
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -100,10 +100,16 @@ class ScoredObjective(sentence_vectors.VectorObjective):
 class ScoredDecoding(sentence_vectors.VectorDecoding):
     """The label of a prediction is the cosine of the two texts."""
 
+    def read_rows(self, row_logits: Sequence[np.ndarray], encoded: Any) -> list[Prediction]:
+        """The cosine of each pair of `EncodedSides`, not of all texts: time is then no square."""
+        vectors = unit(row_logits)
+        # Of several passages of the second text the nearest one counts.
+        pairs = zip(encoded.first_rows, encoded.counts[:, -1], strict=True)
+        return _predicted((vectors[b : b + size] @ vectors[a]).max() for (a, b), size in pairs)
+
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
         """The cosine of each pair."""
-        cosines = [row[own[0]] for row, own in zip(scores, texts.documents, strict=True)]
-        return [Prediction(float(cosine), np.array([cosine], np.float32)) for cosine in cosines]
+        return _predicted(row[own[0]] for row, own in zip(scores, texts.documents, strict=True))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "ScoredPairs":
         """The threshold with the highest accuracy, if scores are a no and a yes."""
@@ -119,6 +125,10 @@ class ScoredDecoding(sentence_vectors.VectorDecoding):
         """The cosine, so that the threshold of `task` splits it as its own one does."""
         # Models, such as those of folds, have cosines of different scales.
         return prediction._replace(label=prediction.label - self.task.threshold + task.threshold)
+
+
+def _predicted(cosines: Iterable[Any]) -> list[Prediction]:
+    return [Prediction(float(cosine), np.array([cosine], np.float32)) for cosine in cosines]
 
 
 class ScoredMetrics(sentence_vectors.VectorMetrics):

@@ -85,11 +85,9 @@ class VectorLabelling(Labelling):
 
     def check(self, example: Example) -> None:
         """Refuse texts that belong together and are equal."""
-        texts = example.texts
-        if isinstance(example.label, int):
-            texts = texts[: 1 + example.label]
-        else:
-            texts = (*_by_nearness(example), "")[:2]  # a single text differs from ""
+        # Of a group those that belong to the first; else two. A single text differs from "".
+        count = 1 + (example.label if isinstance(example.label, int) else 1)
+        texts = (*_by_nearness(example), "")[:count]
         if not isinstance(example.label, float) and len({text_key([x]) for x in texts}) < 2:
             raise BadCellError(SAME_TEXT)
 
@@ -112,15 +110,17 @@ class VectorLabelling(Labelling):
     def target(self, example: Example) -> np.ndarray:
         """() float32: the score, or 1 for texts that belong together.
 
-        Raises InputError unless it has a score exactly if the training examples had.
+        Raises InputError for another kind of example than those of training.
         """
-        score = example.label if isinstance(example.label, float) else None
-        if (score is None) == (self.task.data == "scores"):
+        kind = data_of([example])
+        # Pairs and triples suit each other. But a single text has no second one that is right.
+        if kind != self.task.data and not {"scores", "texts"}.isdisjoint((kind, self.task.data)):
+            what = {"scores": "a score", "texts": "a single text"}.get(kind, "matching texts")
             raise InputError(
-                f"{example.source_line} has {'no' if score is None else 'a'} score, unlike the "
-                "training examples. Give a file of the same kind."
+                f"{example.source_line} has {what}, unlike the first training example. Give "
+                "examples of one kind."
             )
-        return np.array(1.0 if score is None else score, np.float32)
+        return np.array(example.label if kind == "scores" else 1.0, np.float32)
 
     def split_keys(self, example: Example) -> Sequence[bytes]:
         """A key for each text: no text is in two sets."""
@@ -278,9 +278,9 @@ def data_of(examples: Examples) -> Data:
     """The kind of examples, from the first one: all examples of a file are of one kind."""
     if isinstance(examples[0].label, float):
         return "scores"
-    # By the number of texts; a label of BELONGS says nothing about it.
-    kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
-    return kinds[len(examples[0].texts)]
+    # By the number of texts; a label of BELONGS says nothing about it. Paraphrases may have more.
+    kinds: dict[int, Data] = {1: "texts", 2: "pairs"}
+    return kinds.get(len(examples[0].texts), "triples")
 
 
 def _check_label(example: Example) -> None:
