@@ -141,7 +141,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     run_files.tidy(output)
     run_files.write_settings(config)
     if config.adapt != "no":
-        search = adapted_search(search, type(task), adapt)
+        search = adapted_search(search, adapt)
     search = with_method(search)
     run_files.write_settings(search.config)
     if config.method == "auto" and search.config.method == "full" and not config.valid:
@@ -180,7 +180,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
         export(output / "model", output / "export" / to, to)
 
 
-def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
+def adapted_search(search: Search, adapt: Adapt) -> Search:
     """The trainings that begin with the adapted checkpoint, unless "auto" chooses the others."""
     config, sets = search.config, search.sets
     reader = search.task
@@ -188,8 +188,11 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
         reader = Texts(text_columns=reader.text_columns[:1])
     examples = [*sets.train, *(sets.unlabelled or read_unlabelled(config, reader))]
     adapted = adapt(config, (text for example in examples for text in example.texts))
-    keras.utils.set_random_seed(config.seed)
-    initial = read_initial_state(dataclasses.replace(config, checkpoint=str(adapted)), task)
+    with OpenedSource(str(adapted)) as source:
+        arrays = source.checkpoint().arrays
+        # Filling masks does not train the pooler of a sim model, which stays as it is.
+        new = {name: np.asarray(arrays[name]) for name in search.initial.weights if name in arrays}
+    initial = dataclasses.replace(search.initial, weights=search.initial.weights | new)
     if config.adapt == "yes":
         return dataclasses.replace(search, initial=initial)
     searches = {
@@ -197,13 +200,13 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
         Message("adapted"): dataclasses.replace(search, prefix="adapted-", initial=initial),
     }
     # Two whole trainings, in folders of their own, which a repeated command finds.
-    values = {name: variant.first().goodness for name, variant in searches.items()}
-    best = max(values, key=values.__getitem__)
-    sign = -1 if search.metric.falls else 1  # the goodness of such a metric is its negated value
+    results = {name: variant.first() for name, variant in searches.items()}
+    best = max(results, key=lambda name: results[name].goodness)
+    metric = search.metric.name
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
-        metric=search.metric.name,
-        values=scores_text({name: sign * value for name, (value, _) in values.items()}),
+        metric=metric,
+        values=scores_text({name: x.metrics["valid"][metric] for name, x in results.items()}),
         best=best,
     )
     return searches[best]
