@@ -141,14 +141,16 @@ def test_bad_input_is_reported_with_python_names_and_leaves_no_files(
 
 
 @pytest.mark.parametrize(
-    ("given", "written", "used"),
+    ("argument", "written", "used"),
     [(None, None, MINI), (None, "base.zip", "base.zip"), ("own.zip", "base.zip", "own.zip")],
 )
-def test_without_a_checkpoint_it_is_that_of_the_config(given, written, used, tmp_path, monkeypatch):
+def test_without_a_checkpoint_it_is_that_of_the_config(
+    argument, written, used, tmp_path, monkeypatch
+):
     configs = []
     monkeypatch.setattr(adaptation, "finetune", lambda config, files: configs.append(config))
     (tmp_path / "run.yaml").write_text(yaml.safe_dump({"checkpoint": written} if written else {}))
-    roformer_tf.finetune(given, "x.tsv", tmp_path / "run", config=tmp_path / "run.yaml")
+    roformer_tf.finetune(argument, "x.tsv", tmp_path / "run", config=tmp_path / "run.yaml")
     assert [config.checkpoint for config in configs] == [used]
 
 

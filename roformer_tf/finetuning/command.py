@@ -261,6 +261,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
     Prints why "auto" tries no lexical features, if the task has them.
     """
     kind, lexical = task.labelling, config.lexical_features
+    pools = task.decoding.graph_part in ("classifier", "pooled")
     # What settings are for, if they are set and the task is something else.
     useless = {
         "crf": config.crf and (kind.has_spans or not kind.has_units) and "sequences of labels",
@@ -269,6 +270,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         and not task.decoding.lists_labels
         and "labels of whole texts",
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
+        "pooling": config.pooling and not pools and "whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
     if config.compare_without_teacher and task.generates:  # the teacher replaces a loss

@@ -15,6 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import RECIPES
 from roformer_tf.finetuning.command import (
     check_steps,
+    check_uses,
     choose_epochs,
     choose_length,
     choose_rate,
@@ -33,6 +34,14 @@ from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model
 
 DEMO = RECIPES / "demo.json"
+
+
+@pytest.mark.parametrize("task", ["tagging", "spans", "question-answering"])
+def test_pooling_is_refused_where_each_token_has_a_score(task):
+    config = FinetuneConfig(train="", output="", pooling="mean")
+    with pytest.raises(InputError, match=f"pooling is for whole texts, not for {task}"):
+        check_uses(TASKS[task], config)
+    check_uses(TASKS["pair"], config)
 
 
 @pytest.mark.parametrize(
