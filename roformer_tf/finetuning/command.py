@@ -28,7 +28,7 @@ from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
-from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.errors import DivergedError, InputError, check_number
 from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export, check_model
 from roformer_tf.files import locked
@@ -419,7 +419,8 @@ def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
 def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState:
     """Read the checkpoint. A causal mask of its pretraining is not used, with a message.
 
-    Raises InputError if there is no checkpoint, or it has no vocabulary.
+    Raises InputError if there is no checkpoint, it has no vocabulary, or its vectors are shorter
+    than `dimensions`.
     """
     dropout = task.objective.dropout if config.dropout is None else config.dropout
     changes = dropout_changes(dropout)
@@ -438,6 +439,8 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
+    for size in config.vectors.dimensions:
+        check_number("one of --dimensions", size, at_least=1, at_most=architecture.hidden_size)
     if task.generates:
         # The first text is read in both directions, the second is generated from left to right.
         architecture = architecture.replace(attention_type="unilm")

@@ -29,6 +29,7 @@ from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model
@@ -58,6 +59,16 @@ def test_pooling_depends_on_setting_and_task(released, setting, task, pooling):
         checkpoint=str(released("char")), train="", output="", pooling=setting, precision="float32"
     )
     assert read_initial_state(config, TASKS[task]).architecture.pooling == pooling
+
+
+@pytest.mark.parametrize("size", [0, 33])
+def test_vectors_cannot_be_cut_to_more_than_their_size(size, released):
+    """Larger ones were ignored, and the model was not trained for them."""
+    config = FinetuneConfig(checkpoint=str(released("char")), train="", output="")
+    vectors = VectorConfig(dimensions=(8, size))
+    config = dataclasses.replace(config, precision="float32", vectors=vectors)
+    with pytest.raises(InputError, match=rf"one of --dimensions is {size}, .* 1 .* 32"):
+        read_initial_state(config, TASKS["embedding"])
 
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])
