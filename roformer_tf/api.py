@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf import adaptation
-from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -58,19 +57,19 @@ def finetune(
         result.predict(["很好"])  # [{"label": "good", "scores": {…}}]
         result.report["test"]["accuracy"]
 
-    checkpoint: as for `load`; None for our own chinese_roformer-tf-mini. train: the path of a file,
-    a list of tuples (text, label) or (text, text, label), a list of dictionaries, a pandas or
-    polars data frame, or a `datasets.Dataset`. output: the folder of the run. settings: the flags
-    of the command with underscores, such as `learning_rate=1e-4`, `task="pair"`,
-    `label_column="stars"`; `valid` and `test` may be what `train` may be. `config` is a YAML file
-    or the name of a recipe. Data that are in no file are written to `train.jsonl` in the folder,
-    where line 12 is row 12. Called again after an interruption, it resumes.
+    checkpoint: as for `load`; None for that of `config`, else our own chinese_roformer-tf-mini.
+    train: the path of a file, a list of tuples (text, label) or (text, text, label), a list of
+    dictionaries, a pandas or polars data frame, or a `datasets.Dataset`. output: the folder of the
+    run. settings: the flags of the command with underscores, such as `learning_rate=1e-4`,
+    `task="pair"`, `label_column="stars"`; `valid` and `test` may be what `train` may be. `config`
+    is a YAML file or the name of a recipe. Data that are in no file are written to `train.jsonl`
+    in the folder, where line 12 is row 12. Called again after an interruption, it resumes.
     Raises InputError for bad data, and for settings that are unknown or wrong.
     """
     sets = {"train": train, "valid": settings.get("valid"), "test": settings.get("test")}
     in_memory = {name: x for name, x in sets.items() if not isinstance(x, str | os.PathLike | None)}
     files = {name: Path(output, f"{name}.jsonl") for name in in_memory}
-    words = settings | {"checkpoint": checkpoint or MINI, "train": train, "output": output} | files
+    words = settings | {"checkpoint": checkpoint, "train": train, "output": output} | files
     config = from_keywords(FinetuneConfig, words)
     # Embeddings are of matching texts: the last cell of a tuple may be a text, too.
     labelling = TASKS[config.task].labelling if config.task else None

@@ -16,13 +16,17 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning import command
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trainer import InitialState
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
-from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.pretraining import command as pretraining_command
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY, MAE
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.ranked_texts import NDCG
+from roformer_tf.tasks.vectors.retrieval import Retrieval
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
@@ -40,11 +44,14 @@ def quick(eagerly):
         yield
 
 
+def masked_lm_config():
+    return RoFormerConfig(**TINY, vocab_size=tokenizer_of().vocab_size)
+
+
 def masked_lm(folder, seed):
     keras.utils.set_random_seed(seed)
-    tokenizer = tokenizer_of()
-    model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
-    model.tokenizer = tokenizer
+    model = RoFormerForMaskedLM(masked_lm_config())
+    model.tokenizer = tokenizer_of()
     model.save_pretrained(folder)
     return folder
 
@@ -145,6 +152,27 @@ def test_fine_tuning_starts_from_the_adapted_model(files, tmp_path):
         np.testing.assert_allclose(weight, same, atol=1e-5)
 
 
+def test_the_pooler_of_a_sim_model_stays_as_it_is(files, tmp_path):
+    """Filling masks does not train it, and the adapted checkpoint has none."""
+    keras.utils.set_random_seed(2)
+    model = RoFormerForSentenceSimilarity(masked_lm_config())
+    model.tokenizer = tokenizer_of()
+    model.save_pretrained(tmp_path / "sim")
+    settings = {"checkpoint": str(tmp_path / "sim"), "adapt": "yes", "precision": "float32"}
+    config, kind = FinetuneConfig(train="x", output=str(tmp_path), **settings), TASKS["embedding"]
+    sets = Sets([Example(("今天", "天气"), None, "")], [], [], [])
+    before = command.read_initial_state(config, kind)
+    search = Search(config, sets, before, Retrieval(), NDCG)
+    other = masked_lm(tmp_path / "other", 1)
+    after = command.adapted_search(search, lambda config, texts: other).initial
+    assert before.architecture.pooling == after.architecture.pooling == "pooler"
+    arrays = RoFormerEncoder.from_pretrained(other).named_variables()
+    assert after.weights.keys() == before.weights.keys()
+    for name, array in after.weights.items():
+        want = before.weights[name] if name.startswith("pooler/") else arrays[name]
+        np.testing.assert_array_equal(array, want)
+
+
 def test_adaptation_has_the_settings_of_fine_tuning(files, tmp_path, monkeypatch):
     trained = []
     monkeypatch.setattr(pretraining_command, "pretrain", trained.append)
@@ -165,7 +193,8 @@ def test_auto_chooses_by_the_metric(files, tmp_path, monkeypatch, metric, better
     figures = {"plain-": 0.25, "adapted-": 0.5}
 
     def first(search):
-        return SimpleNamespace(goodness=(metric.goodness({metric.name: figures[search.prefix]}), 0))
+        scores = {metric.name: figures[search.prefix]}
+        return SimpleNamespace(goodness=(metric.goodness(scores), 0), metrics={"valid": scores})
 
     monkeypatch.setattr(Search, "first", first)
     settings = {"adapt": "auto", "precision": "float32"}
@@ -173,11 +202,12 @@ def test_auto_chooses_by_the_metric(files, tmp_path, monkeypatch, metric, better
         checkpoint=str(files / "mlm"), train="x", output=str(tmp_path), **settings
     )
     examples = [Example(("今天",), "a", "")]
-    search = Search(config, Sets(examples, examples, [], []), None, Classification(), metric)
+    initial = InitialState(masked_lm_config(), {"encoder": np.zeros(1)}, None, "float32")
+    search = Search(config, Sets(examples, examples, [], []), initial, Classification(), metric)
     other = masked_lm(tmp_path / "other", 1)
-    chosen = command.adapted_search(search, Classification, lambda config, texts: other)
+    chosen = command.adapted_search(search, lambda config, texts: other)
     assert chosen.prefix == better
-    assert (chosen.initial is None) == (better == "plain-")
+    assert (chosen.initial is initial) == (better == "plain-")
 
 
 MORE = {  # unlabelled files: the columns of training, other ones, none
@@ -207,7 +237,7 @@ def test_unlabelled_files_are_read_by_the_columns_of_training(name, named, tmp_p
         raise StopIteration
 
     with pytest.raises(StopIteration):
-        command.adapted_search(search, type(task), adapt)
+        command.adapted_search(search, adapt)
     assert seen == ["很好", "很差"]
 
 

@@ -8,6 +8,8 @@ import pytest
 import yaml
 
 import roformer_tf
+from roformer_tf import adaptation
+from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report import pages
@@ -136,6 +138,20 @@ def test_bad_input_is_reported_with_python_names_and_leaves_no_files(
     with pytest.raises(InputError, match=message):
         roformer_tf.finetune(shallow, train, tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("argument", "written", "used"),
+    [(None, None, MINI), (None, "base.zip", "base.zip"), ("own.zip", "base.zip", "own.zip")],
+)
+def test_without_a_checkpoint_it_is_that_of_the_config(
+    argument, written, used, tmp_path, monkeypatch
+):
+    configs = []
+    monkeypatch.setattr(adaptation, "finetune", lambda config, files: configs.append(config))
+    (tmp_path / "run.yaml").write_text(yaml.safe_dump({"checkpoint": written} if written else {}))
+    roformer_tf.finetune(argument, "x.tsv", tmp_path / "run", config=tmp_path / "run.yaml")
+    assert [config.checkpoint for config in configs] == [used]
 
 
 @pytest.mark.slow

@@ -28,7 +28,7 @@ from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
-from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.errors import DivergedError, InputError, check_number
 from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export, check_model
 from roformer_tf.files import locked
@@ -141,7 +141,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     run_files.tidy(output)
     run_files.write_settings(config)
     if config.adapt != "no":
-        search = adapted_search(search, type(task), adapt)
+        search = adapted_search(search, adapt)
     search = with_method(search)
     run_files.write_settings(search.config)
     if config.method == "auto" and search.config.method == "full" and not config.valid:
@@ -180,7 +180,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
         export(output / "model", output / "export" / to, to)
 
 
-def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
+def adapted_search(search: Search, adapt: Adapt) -> Search:
     """The trainings that begin with the adapted checkpoint, unless "auto" chooses the others."""
     config, sets = search.config, search.sets
     reader = search.task
@@ -188,8 +188,11 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
         reader = Texts(text_columns=reader.text_columns[:1])
     examples = [*sets.train, *(sets.unlabelled or read_unlabelled(config, reader))]
     adapted = adapt(config, (text for example in examples for text in example.texts))
-    keras.utils.set_random_seed(config.seed)
-    initial = read_initial_state(dataclasses.replace(config, checkpoint=str(adapted)), task)
+    with OpenedSource(str(adapted)) as source:
+        arrays = source.checkpoint().arrays
+        # Filling masks does not train the pooler of a sim model, which stays as it is.
+        new = {name: np.asarray(arrays[name]) for name in search.initial.weights if name in arrays}
+    initial = dataclasses.replace(search.initial, weights=search.initial.weights | new)
     if config.adapt == "yes":
         return dataclasses.replace(search, initial=initial)
     searches = {
@@ -197,13 +200,13 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
         Message("adapted"): dataclasses.replace(search, prefix="adapted-", initial=initial),
     }
     # Two whole trainings, in folders of their own, which a repeated command finds.
-    values = {name: variant.first().goodness for name, variant in searches.items()}
-    best = max(values, key=values.__getitem__)
-    sign = -1 if search.metric.falls else 1  # the goodness of such a metric is its negated value
+    results = {name: variant.first() for name, variant in searches.items()}
+    best = max(results, key=lambda name: results[name].goodness)
+    metric = search.metric.name
     say(
         "{metric} on the validation set: {values}. The checkpoint is used {best}.",
-        metric=search.metric.name,
-        values=scores_text({name: sign * value for name, (value, _) in values.items()}),
+        metric=metric,
+        values=scores_text({name: x.metrics["valid"][metric] for name, x in results.items()}),
         best=best,
     )
     return searches[best]
@@ -258,6 +261,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
     Prints why "auto" tries no lexical features, if the task has them.
     """
     kind, lexical = task.labelling, config.lexical_features
+    pools = task.decoding.graph_part in ("classifier", "pooled")
     # What settings are for, if they are set and the task is something else.
     useless = {
         "crf": config.crf and (kind.has_spans or not kind.has_units) and "sequences of labels",
@@ -266,6 +270,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         and not task.decoding.lists_labels
         and "labels of whole texts",
         "first_stage": config.first_stage and not task.reranks and "reranking documents",
+        "pooling": config.pooling and not pools and "whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
     if config.compare_without_teacher and task.generates:  # the teacher replaces a loss
@@ -414,7 +419,8 @@ def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
 def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState:
     """Read the checkpoint. A causal mask of its pretraining is not used, with a message.
 
-    Raises InputError if there is no checkpoint, or it has no vocabulary.
+    Raises InputError if there is no checkpoint, it has no vocabulary, or its vectors are shorter
+    than `dimensions`.
     """
     dropout = task.objective.dropout if config.dropout is None else config.dropout
     changes = dropout_changes(dropout)
@@ -433,6 +439,8 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     architecture = encoder.config
+    for size in config.vectors.dimensions:
+        check_number("one of --dimensions", size, at_least=1, at_most=architecture.hidden_size)
     if task.generates:
         # The first text is read in both directions, the second is generated from left to right.
         architecture = architecture.replace(attention_type="unilm")

@@ -85,12 +85,9 @@ def evaluate(config: EvaluateConfig) -> None:
     names = task.text_columns, task.label_column
     layout = find_layout(config.data, columns, task.name, {task.name: task}, *names)
     say(layout.report)
-    examples = [
-        task.labelling.for_prediction(example)
-        for example in read_examples(config.data, layout, columns)
-    ]
+    labelled = map(task.labelling.for_prediction, read_examples(config.data, layout, columns))
     # The file has the labels of the data; the model may have names in their place (--label-names).
-    examples = task.labelling.named(examples)
+    examples = task.labelling.named(list(labelled))
     task = TASKS[task.name].adapted(task, examples)
     for example in examples:
         task.labelling.target(example)  # raises InputError for a label that it does not know

@@ -81,11 +81,6 @@ class Results:
         return self.trials if self.search.sets.folds else [self.best]
 
     @property
-    def reported_runs(self) -> "list[TrialResult]":
-        """The runs whose predictions are reported: the best one has those for the test set."""
-        return [self.best] if self.search.sets.test else self.validated
-
-    @property
     def examples(self) -> list[Example]:
         """The examples of the report: the test set, or without one the validation set."""
         validated = [example for result in self.validated for example in result.trial.valid]
@@ -174,7 +169,8 @@ class Results:
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
         fitted += sum(x.trial.tfidf.seconds for x in self.validated if x.trial.tfidf)
-        lexical = _described(self.best, self.reported_runs)
+        # Predictions for a test set are those of the best run.
+        lexical = _described(self.best, [self.best] if search.sets.test else self.validated)
         reported = self._evaluated(
             self.examples,
             predictions=self.predictions,

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from roformer_tf.errors import check_number, check_numbers
+from roformer_tf.errors import check_numbers
 from roformer_tf.tasks import keras_ops as ops
 
 # A tensor of the running backend, a Keras tensor or a NumPy array.
@@ -88,8 +88,6 @@ class VectorConfig:
     def __post_init__(self) -> None:
         check_numbers(self, "hard_negatives", at_least=0)
         check_numbers(self, "micro_batches", at_least=1)
-        for size in self.dimensions:
-            check_number("a number of --dimensions", size, at_least=1)
 
 
 def softmax_losses(

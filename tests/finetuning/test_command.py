@@ -15,6 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import RECIPES
 from roformer_tf.finetuning.command import (
     check_steps,
+    check_uses,
     choose_epochs,
     choose_length,
     choose_rate,
@@ -28,11 +29,20 @@ from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.tasks.losses import VectorConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model
 
 DEMO = RECIPES / "demo.json"
+
+
+@pytest.mark.parametrize("task", ["tagging", "spans", "question-answering"])
+def test_pooling_is_refused_where_each_token_has_a_score(task):
+    config = FinetuneConfig(train="", output="", pooling="mean")
+    with pytest.raises(InputError, match=f"pooling is for whole texts, not for {task}"):
+        check_uses(TASKS[task], config)
+    check_uses(TASKS["pair"], config)
 
 
 @pytest.mark.parametrize(
@@ -49,6 +59,16 @@ def test_pooling_depends_on_setting_and_task(released, setting, task, pooling):
         checkpoint=str(released("char")), train="", output="", pooling=setting, precision="float32"
     )
     assert read_initial_state(config, TASKS[task]).architecture.pooling == pooling
+
+
+@pytest.mark.parametrize("size", [0, 33])
+def test_vectors_cannot_be_cut_to_more_than_their_size(size, released):
+    """Larger ones were ignored, and the model was not trained for them."""
+    config = FinetuneConfig(checkpoint=str(released("char")), train="", output="")
+    vectors = VectorConfig(dimensions=(8, size))
+    config = dataclasses.replace(config, precision="float32", vectors=vectors)
+    with pytest.raises(InputError, match=rf"one of --dimensions is {size}, .* 1 .* 32"):
+        read_initial_state(config, TASKS["embedding"])
 
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])

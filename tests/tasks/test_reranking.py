@@ -101,6 +101,10 @@ def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
     assert "skipped queries without relevant document: 2." in capsys.readouterr().err
 
 
+def predicted(task, scores):
+    return task.decoding.reread(Prediction(Judgment(()), np.float32(scores)))
+
+
 def positive(query, document, *negatives):
     return Example((query, document, *negatives), Judgment((1.0, *[0.0] * len(negatives))), "")
 
@@ -143,7 +147,7 @@ def test_a_relevant_document_that_the_search_does_not_return_counts():
     example, *_ = FirstStage([relevant, *rest], {}).ordered([relevant])
     assert far not in example.texts
     task = Reranking(weight=0.0, **COLUMNS)
-    predictions = [Prediction((), np.full(len(example.texts) - 1, 0.5, np.float32))]
+    predictions = [predicted(task, np.full(len(example.texts) - 1, 0.5))]
     figures = task.metrics.compute([example.label], predictions)
     assert figures == {"mrr_at_10": 1, "ndcg_at_10": pytest.approx(1 / (1 + log(2) / log(3)))}
 
@@ -178,16 +182,28 @@ def test_fused_combines_standardized_scores_and_log_odds():
 def test_the_chosen_weight_is_never_worse_than_the_search(sign, useful):
     labels = [(0, 0, 1), (1, 0, 0), (0, 0, 0)]
     gold = [Judgment(relevance, (3.0, 2.0, 1.0)) for relevance in labels]
-    predictions = [Prediction((), sign * np.array(relevance, np.float32)) for relevance in labels]
-    task = Reranking(**COLUMNS).decoding.with_choices(gold, predictions)
+    task = Reranking(**COLUMNS)
+    predictions = [predicted(task, sign * np.array(relevance)) for relevance in labels]
+    task, figures = task.metrics.with_choices(gold, predictions)
     assert bool(task.weight) == useful == (not task.why_useless)
-    figures = task.metrics.compute(gold, predictions)
     # By hand: ranks 1 and 1, or 3 and 1; a query without a relevant document counts as 0.
     assert figures["mrr_at_10"] == pytest.approx((2 if useful else 4 / 3) / 3)
     assert figures["ndcg_at_10"] == pytest.approx((2 if useful else 1.5) / 3)
     _, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
     assert task.metrics.compute(gold, search)["mrr_at_10"] == pytest.approx(4 / 9)
-    assert task.metrics.is_right(gold[0], predictions[0]) == useful
+    assert task.metrics.is_right(gold[0], task.decoding.reread(predictions[0])) == useful
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, 1.0])
+def test_predictions_are_measured_with_the_weight_of_their_own_model(weight):
+    """Those of the search, of other folds, of a teacher and of a student without one."""
+    gold = [Judgment((1.0, 0.0, 0.0), (3.0, 2.0, 1.0))]
+    task, other = Reranking(**COLUMNS, weight=weight), Reranking(**COLUMNS, weight=0.4)
+    _, search = task.metrics.rule([], [Example("abcd", gold[0], "")], [])
+    assert task.metrics.compute(gold, search) == {"mrr_at_10": 1, "ndcg_at_10": 1}
+    # With the log-odds −1, 1 and 1, the right document is first up to a weight of 0.38.
+    predictions = [other.decoding.predict(np.array([-1.0, 1.0, 1.0]))]
+    assert task.metrics.compute(gold, predictions)["mrr_at_10"] == 0.5
 
 
 @pytest.mark.parametrize("relevance", [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 1, 1)])
@@ -201,7 +217,7 @@ def test_documents_with_equal_scores_have_their_expected_rank(relevance, search)
     ]
     ranks = [[rank for rank, value in enumerate(order, 1) if value] for order in orders]
     gold, task = Judgment(tuple(map(float, relevance)), search), Reranking(**COLUMNS, weight=0.0)
-    prediction = Prediction((), np.full(3, 0.5, np.float32))
+    prediction = predicted(task, np.full(3, 0.5))
     expected = np.mean(ranks, axis=0)
     assert task.metrics.sureness(gold, prediction) == pytest.approx(expected[0])
     figures = task.metrics.compute([gold], [prediction])
@@ -230,7 +246,7 @@ def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
                 for x in (None, reranker)
             )
         documents = [hit.text for hit in plain]
-        prediction = Prediction((), reranker.scores("今天", documents))
+        prediction = predicted(task, reranker.scores("今天", documents))
     for number, hit in enumerate(reranked[:3]):
         relevance = tuple(float(text == hit.text) for text in documents)
         label = Judgment(relevance, tuple(x.score for x in plain))

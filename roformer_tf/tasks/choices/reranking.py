@@ -45,6 +45,8 @@ class Judgment(NamedTuple):
     """The score of each in the search that returned them."""
     lost: int = 0
     """Relevant documents that the search did not return."""
+    weight: float = 1.0
+    """Of a prediction: that of its scores in the order, since models differ in it."""
 
 
 def fused(search: Sequence[float] | np.ndarray, scores: np.ndarray, weight: float) -> np.ndarray:
@@ -146,7 +148,11 @@ class RerankingDecoding(ChoiceDecoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The relevance of each document."""
         scores = sigmoid(logits)
-        return Prediction(Judgment(tuple(scores.tolist())), scores)
+        return self.reread(Prediction(Judgment(tuple(scores.tolist())), scores))
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """The same relevance, with the weight of the task."""
+        return prediction._replace(label=prediction.label._replace(weight=self.task.weight))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with the weight that is best by MRR@10, then nDCG@10; of equal ones the lowest.
@@ -156,7 +162,7 @@ class RerankingDecoding(ChoiceDecoding):
         tasks = [dataclasses.replace(self.task, weight=weight) for weight in WEIGHTS]
 
         def goodness(task: Any) -> tuple[float, ...]:
-            figures = task.metrics.compute(gold, predictions)
+            figures = task.metrics.compute(gold, list(map(task.decoding.reread, predictions)))
             return tuple(float(figures[metric.name] or 0) for metric in task.metrics.all)
 
         return max(tasks, key=goodness)
@@ -197,7 +203,7 @@ class RerankingMetrics(Metrics):
         With scores [5, 3, 3] the second document has the rank 2.5, and so has the third: where the
         file lists a relevant document must not matter.
         """
-        scores = fused(label.search, prediction.scores, self.task.weight)
+        scores = fused(label.search, prediction.scores, prediction.label.weight)
         relevant = np.array(label.relevance) > 0
         ranks: list[float] = []
         for score in np.unique(scores[relevant])[::-1]:
@@ -213,11 +219,9 @@ class RerankingMetrics(Metrics):
         return 1 in self._ranks(label, prediction)
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
-        """The order of the search, which no document's relevance changes."""
-        # The log-odds of 0.5 are 0: the search's scores decide, and equal ones keep its order.
-        return FIRST_STAGE, [
-            Prediction((), np.full(len(example.texts) - 1, 0.5, np.float32)) for example in test
-        ]
+        """The order of the search, in which scores have a weight of 0."""
+        search = Judgment((), weight=0.0)
+        return FIRST_STAGE, [Prediction(search, np.float32(x.label.search)) for x in test]
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The rank of the first relevant document; one more than there are if it is not found."""
@@ -227,7 +231,7 @@ class RerankingMetrics(Metrics):
         """The first relevant document, the document that is first, and the query."""
         query, *documents = example.texts
         relevant = [x for x, value in zip(documents, example.label.relevance, strict=True) if value]
-        combined = fused(example.label.search, prediction.scores, self.task.weight)
+        combined = fused(example.label.search, prediction.scores, prediction.label.weight)
         return {
             "gold": shortened(relevant[0]) if relevant else "",
             "predicted": shortened(documents[int(np.argmax(combined))]),
