@@ -60,9 +60,10 @@ def new_model(
         predicted = predicted_ids(objective, tokenizer)
         model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))
     if embeddings == "neighbours":
-        words = model.encoder.embeddings.word.embeddings
+        table = model.encoder.embeddings.word
+        words, deviation = table.embeddings, table.embeddings_initializer.stddev
         # The length of a vector with this standard deviation in each dimension.
-        length = config.initializer_range * math.sqrt(config.embedding_size)
+        length = deviation * math.sqrt(config.embedding_size)
         vectors = length * neighbour_vectors(rows, *words.shape)
         words.assign(vectors + RANDOM_SHARE * keras.ops.convert_to_numpy(words))
     return model
