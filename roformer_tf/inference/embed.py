@@ -240,15 +240,7 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     pooled = opened.model("pooled", name, choice, *needed, changes=changes)
     mark = fingerprint(opened, config, dimensions or hidden)
     return TextEmbedder(
-        opened.name,
-        pooled,
-        hidden,
-        dimensions,
-        tokenizer,
-        config,
-        mark,
-        choice,
-        opened.batch_size,
+        opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice, opened.batch_size
     )
 
 

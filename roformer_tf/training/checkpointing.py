@@ -18,7 +18,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -116,10 +115,9 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> tuple[int, s
     shapes = {name: tuple(v.shape) for name, v in variables.items()}
     # An architecture whose file was edited may have equal shapes, too. Of the config, a checkpoint
     # of a training does not record these keys.
-    keys: dict[str, Any] = {"unknown": {}, "crf": False, "label_mean": 0.0, "label_deviation": 1.0}
+    keys = {"unknown": {}, "crf": False, "label_mean": 0.0, "label_deviation": 1.0}
     saved = RoFormerConfig.from_file(checkpoint / MODEL / CONFIG).replace(**keys)
-    same = saved == model.config.replace(**keys)
-    if not same or {name: array.shape for name, array in arrays.items()} != shapes:
+    if saved != model.config.replace(**keys) or {n: x.shape for n, x in arrays.items()} != shapes:
         raise InputError(f"the checkpoint {checkpoint} belongs to another model or optimizer.")
     model.load_pretrained(checkpoint / MODEL)
     for name, variable in variables.items():
@@ -127,13 +125,12 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> tuple[int, s
     return step, data
 
 
-def publish(model: Path, target: Path, files: Mapping[str, bytes] | None = None) -> None:
+def publish(model: Path, target: Path, files: Mapping[str, bytes] = {}) -> None:
     """Publish a saved model as `target`, by hard links where possible.
 
     `files` are further ones, by name, or other versions of the model's, that are published together
     with it. If the weights are there already, only these files are updated.
     """
-    files = files or {}
     weights = target / WEIGHTS
     if not (weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False)):
         with temporary_folder(target) as temporary:
