@@ -249,8 +249,9 @@ class RoFormerConfig:
         Unknown keys are kept in `unknown`, and warned of unless Hugging Face always writes them.
         """
         values = {key: value for key, value in values.items() if value is not None}
-        # In `{…} | values` a key of the file has priority over the one that is derived here.
-        if values.get("is_decoder") is True:  # transformers' key for causal attention
+        # In `{…} | values` a key of the file has priority over the one that is derived here. Not
+        # kept as unknown: the attention type may change.
+        if values.pop("is_decoder", None) is True:  # transformers' key for causal attention
             values = {"attention_type": "causal"} | values
         if values.get("model_type") == "bert":
             values = {"position_embedding_type": "learned"} | values

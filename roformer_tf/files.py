@@ -78,14 +78,12 @@ def temporary_folder(target: str | Path) -> Iterator[Path]:
         for path in sorted(new.rglob("*")):
             _sync(path)
         _sync(new)
-        if target.exists():
-            old = _unused(target, ".old")
-            if not _renamed(target, old):
-                raise _kept(new, target)
-            new.replace(target)
-            remove(old)
-        else:
-            new.replace(target)
+        old = _unused(target, ".old")
+        if target.exists() and not _renamed(target, old):
+            raise _kept(new, target)
+        if not _renamed(new, target):
+            raise _kept(new, target)
+        remove(old)
         _sync(target.parent)
     finally:
         shutil.rmtree(new, ignore_errors=True)
@@ -293,7 +291,7 @@ def _unused(target: Path, suffix: str) -> Path:
 
 
 def _renamed(path: Path, target: Path) -> bool:
-    """Rename, and return whether it was possible: Windows cannot replace a file that is open.
+    """Rename, and return whether it was possible: Windows renames and replaces no open file.
 
     Virus scanners and indexers close a file soon, so several attempts are made; Excel does not.
     """

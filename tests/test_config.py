@@ -79,6 +79,11 @@ def test_transformers_keys_are_mapped_and_ours_take_precedence(keys, key, want):
     assert getattr(RoFormerConfig.from_dict(SIZES | keys), key) == want
 
 
+def test_an_attention_type_that_was_removed_is_not_read_from_the_key_of_transformers_again():
+    config = RoFormerConfig.from_dict(SIZES | {"is_decoder": True}).replace(attention_type=None)
+    assert RoFormerConfig.from_dict(config.to_dict()) == config
+
+
 @given(
     layers=COUNTS,
     heads=st.integers(1, 64),

@@ -222,6 +222,27 @@ def test_a_briefly_open_target_is_waited_for(put, open_elsewhere, tmp_path):
     assert len(list(tmp_path.iterdir())) == 1
 
 
+@pytest.mark.parametrize("put", [put_file, put_folder])
+@pytest.mark.parametrize("old", [[], ["old"]])
+def test_new_content_that_a_virus_scanner_reads_is_waited_for(put, old, monkeypatch, tmp_path):
+    target, refused, replace = tmp_path / "answers.xlsx", [], Path.replace
+    for text in old:
+        put(target, text)
+
+    def scanned(source, other):
+        if source.suffix == ".tmp" and len(refused) < 2:
+            refused.append(source)
+            raise PermissionError(errno.EACCES, "The process cannot access the file", source)
+        return replace(source, other)
+
+    monkeypatch.setattr(Path, "replace", scanned)
+    monkeypatch.setattr(files, "PAUSES", (0, 0, 0))
+    put(target, "new")
+    assert len(refused) == 2
+    assert "new" in listing(tmp_path).values()
+    assert len(list(tmp_path.iterdir())) == 1
+
+
 def test_sweep_removes_only_leftovers_of_killed_processes(tmp_path, monkeypatch):
     unrelated = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
     for name, content in unrelated.items():

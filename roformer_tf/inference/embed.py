@@ -208,9 +208,10 @@ class VectorSettings:
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", at_least=1)
 
-    def open(self, source: str | Path) -> TextEmbedder:
-        """Open a model with these settings."""
-        with open_model(source, self.engine, self.precision, batch_size=self.batch_size) as opened:
+    def open(self, source: str | Path, threads: int | None = None) -> TextEmbedder:
+        """Open a model with these settings; threads: of a graph, as of `OpenedModel`."""
+        fields = {"batch_size": self.batch_size, "threads": threads}
+        with open_model(source, self.engine, self.precision, **fields) as opened:
             return embedder_from(opened, self)
 
 
@@ -239,15 +240,7 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     pooled = opened.model("pooled", name, choice, *needed, changes=changes)
     mark = fingerprint(opened, config, dimensions or hidden)
     return TextEmbedder(
-        opened.name,
-        pooled,
-        hidden,
-        dimensions,
-        tokenizer,
-        config,
-        mark,
-        choice,
-        opened.batch_size,
+        opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice, opened.batch_size
     )
 
 

@@ -166,7 +166,8 @@ class PretrainedModel(keras.Model):
     def load_pretrained(self, folder: str | Path) -> None:
         """Load the weights of a folder that was saved from a model like this one."""
         with OpenedSource(folder) as source:
-            arrays = source.checkpoint().arrays
+            # In the order of dimensions of this model, whatever that of the folder's.
+            arrays = source.checkpoint(rotary_style=self.config.rotary_style).arrays
             for name, variable in self._matched(arrays, source.path).items():
                 variable.assign(arrays[name])
 

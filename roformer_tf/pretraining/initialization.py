@@ -60,9 +60,10 @@ def new_model(
         predicted = predicted_ids(objective, tokenizer)
         model.mlm.bias.assign(log_frequencies(rows, tokenizer.vocab_size, predicted))
     if embeddings == "neighbours":
-        words = model.encoder.embeddings.word.embeddings
+        layer = model.encoder.embeddings.word
+        words = layer.embeddings
         # The length of a vector with this standard deviation in each dimension.
-        length = config.initializer_range * math.sqrt(config.embedding_size)
+        length = layer.embeddings_initializer.stddev * math.sqrt(config.embedding_size)
         vectors = length * neighbour_vectors(rows, *words.shape)
         words.assign(vectors + RANDOM_SHARE * keras.ops.convert_to_numpy(words))
     return model

@@ -46,10 +46,10 @@ class Reranker:
         return np.array([x.scores[self.label] for x in predictions], np.float32)
 
 
-def open_reranker(folder: str, settings: VectorSettings) -> Reranker:
+def open_reranker(folder: str, settings: VectorSettings, threads: int | None = None) -> Reranker:
     """Open a model that `finetune` made on pairs, with a label or a number for each.
 
-    settings: its engine, precision and batch size are those of the vectors.
+    settings: its engine, precision and batch size are those of the vectors. threads: of a graph.
     Raises InputError for another model, and where no label means that two texts belong together.
     """
     finetuned = open_finetuned(
@@ -57,6 +57,7 @@ def open_reranker(folder: str, settings: VectorSettings) -> Reranker:
         settings.engine,
         settings.precision,
         batch_size=settings.batch_size,
+        threads=threads,
         text_columns=("query", "document"),
     )
     report(*finetuned.notes)

@@ -89,11 +89,13 @@ def _load(
     if serves == "labels":
         return task_routes(load_served_task(source, name, config, part), metrics, config)
     if serves == "vectors":
-        return vector_routes(load_served_vectors(source, name, config), metrics, config)
+        return vector_routes(load_served_vectors(source, name, config, part), metrics, config)
     return generation_routes(load_served_generator(source, name, config), metrics, config)
 
 
-def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVectors:
+def load_served_vectors(
+    source: str, name: str, config: ServeConfig, part: WorkerPart | None = None
+) -> ServedVectors:
     """Open a model for its vectors, and an index, and use both once.
 
     Raises InputError where either cannot be opened, and for an index of another model.
@@ -102,14 +104,15 @@ def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVe
     vectors = VectorSettings(
         pooling=config.pooling, precision=precision, engine=engine, batch_size=size
     )
+    threads = part and part.threads
     if config.index is None:
-        embedder = vectors.open(source)
+        embedder = vectors.open(source, threads)
         embedder.embed(WARM_UP)  # so that the first request is not slow
         return ServedVectors(name, embedder)
     index = SearchIndex(config.index)
-    embedder = index.manifest.settings(vectors).open(source)
+    embedder = index.manifest.settings(vectors).open(source, threads)
     index.manifest.check_model(index.folder, embedder)
-    reranker = open_reranker(config.rerank, vectors) if config.rerank else None
+    reranker = open_reranker(config.rerank, vectors, threads) if config.rerank else None
     retriever = Retriever(index, embedder, config.hybrid, reranker=reranker)
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)

@@ -24,8 +24,9 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from roformer_tf.checkpoints.archives import WEIGHTS
+from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import hash_file, parse_json, remove, temporary_folder, write_bytes
 from roformer_tf.models.pretrained import PretrainedModel
@@ -112,7 +113,11 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> tuple[int, s
     # Compared before the weights are loaded: another optimizer has other slots.
     variables = _training_state(model)
     shapes = {name: tuple(v.shape) for name, v in variables.items()}
-    if {name: array.shape for name, array in arrays.items()} != shapes:
+    # An architecture whose file was edited may have equal shapes, too. Of the config, a checkpoint
+    # of a training does not record these keys.
+    keys = {"unknown": {}, "crf": False, "label_mean": 0.0, "label_deviation": 1.0}
+    saved = RoFormerConfig.from_file(checkpoint / MODEL / CONFIG).replace(**keys)
+    if saved != model.config.replace(**keys) or {n: x.shape for n, x in arrays.items()} != shapes:
         raise InputError(f"the checkpoint {checkpoint} belongs to another model or optimizer.")
     model.load_pretrained(checkpoint / MODEL)
     for name, variable in variables.items():
@@ -120,13 +125,12 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> tuple[int, s
     return step, data
 
 
-def publish(model: Path, target: Path, files: Mapping[str, bytes] | None = None) -> None:
+def publish(model: Path, target: Path, files: Mapping[str, bytes] = {}) -> None:
     """Publish a saved model as `target`, by hard links where possible.
 
     `files` are further ones, by name, or other versions of the model's, that are published together
     with it. If the weights are there already, only these files are updated.
     """
-    files = files or {}
     weights = target / WEIGHTS
     if not (weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False)):
         with temporary_folder(target) as temporary:

@@ -144,3 +144,12 @@ def test_weights_are_loaded_into_an_existing_model(released, tmp_path):
     model.load_pretrained(tmp_path)
     for name, array in weights(source).items():
         np.testing.assert_array_equal(weights(model)[name], array)
+
+
+def test_weights_are_loaded_into_a_model_of_the_other_rotary_style(released, tmp_path):
+    source = RoFormerForMaskedLM.from_pretrained(released("hf_char"))
+    source.save_pretrained(tmp_path)
+    model = RoFormerForMaskedLM(source.config.replace(rotary_style="half"))
+    model.load_pretrained(tmp_path)
+    inputs = {"token_ids": np.array([[2, 5, 6, 7, 8, 3]])}
+    np.testing.assert_allclose(model(inputs), source(inputs), atol=1e-4)

@@ -409,6 +409,19 @@ def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, ca
     assert "was trained on other data" in refusal_of(flags, copy, capsys)
 
 
+def test_an_architecture_that_was_edited_since_is_refused(copy, pretrain_flags, tmp_path, capsys):
+    flags, file = pretrain_flags(copy), tmp_path / "architecture.json"
+    original = Path(flags[flags.index("--architecture") + 1]).read_text()
+    settings = yaml.safe_load((copy / "settings.yaml").read_text()) | {"architecture": str(file)}
+    (copy / "settings.yaml").write_text(yaml.safe_dump(settings))
+    flags = pretrain_flags(copy, architecture=file)
+    # No weight has another shape.
+    file.write_text(json.dumps(json.loads(original) | {"rotary_style": "half"}))
+    assert "belongs to another model or optimizer" in refusal_of(flags, copy, capsys)
+    file.write_text(original)
+    assert main(["pretrain", *flags]) == 0
+
+
 @pytest.mark.parametrize("name", ["model", "checkpoints"])
 def test_foreign_files_in_the_output_folder_are_not_touched(pretrain_flags, tmp_path, capsys, name):
     (tmp_path / "run" / name).mkdir(parents=True)
@@ -584,6 +597,19 @@ def test_a_new_model_predicts_by_frequency(pretrained):
     counts = np.bincount(tokens, minlength=tokenizer.vocab_size)
     assert bias == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
     assert model.config.vocab_size == tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("form", [{}, {"norm_type": "rms_norm", "use_bias": False}])
+def test_embeddings_of_neighbours_are_as_long_as_random_ones(pretrained, form):
+    rows = PreparedRows.open(pretrained / "rows")
+    tokenizer = RoFormerTokenizer.from_pretrained(pretrained / "rows")
+    config = RoFormerConfig.from_file(pretrained / "model" / "config.json").replace(**form)
+    lengths = {}
+    for embeddings in ("random", "neighbours"):
+        model = new_model(config, tokenizer, rows, embeddings=embeddings)
+        words = keras.ops.convert_to_numpy(model.encoder.embeddings.word.embeddings)
+        lengths[embeddings] = np.linalg.norm(words, axis=1).max()
+    assert lengths["neighbours"] == pytest.approx(lengths["random"], rel=0.3)
 
 
 @pytest.mark.parametrize(

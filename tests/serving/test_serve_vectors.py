@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
+from roformer_tf.engines import model as engine_model
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
@@ -13,7 +14,7 @@ from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import VectorQuery, vector_queue
 from roformer_tf.serving.service import open_service
-from roformer_tf.serving.settings import Limits, ServeConfig
+from roformer_tf.serving.settings import Limits, ServeConfig, WorkerPart
 from tests.support.service_app import create_vector_app, served_vectors
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
@@ -148,6 +149,21 @@ def test_a_sim_model_generates_and_embeds(sim, running, send):
 def test_an_index_of_another_model_is_not_served(index, released):
     with pytest.raises(InputError, match="made with another model"):
         served_vectors(released("sim_char_ft"), index=index)
+
+
+def test_a_worker_has_its_part_of_the_cores(sim, index, finetuned, monkeypatch):
+    pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+    threads, session_options = [], engine_model.session_options
+
+    def recorded(count=None):
+        threads.append(count)
+        return session_options(count)
+
+    monkeypatch.setattr(engine_model, "session_options", recorded)
+    rerank = str(finetuned("pair"))
+    config = ServeConfig(model=(sim,), index=index, rerank=rerank, engine="onnx")
+    open_service(config, [WorkerPart(1, None)])
+    assert threads == [1, 1]
 
 
 class LongDocuments:
