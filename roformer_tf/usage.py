@@ -88,7 +88,9 @@ def help_page(program: str, settings: Any, usual: str, everything: bool, _: Tran
         lines += _entry("--language NAME", language, width)
     if rest and not everything:
         lines += _entry("--help-all", _("Show all {number} flags.", number=len(flags)), width)
-    return "\n".join([*lines, "", _("examples:"), textwrap.indent(textwrap.dedent(examples), "  ")])
+    if examples:
+        lines += ["", _("examples:"), textwrap.indent(textwrap.dedent(examples), "  ")]
+    return "\n".join(lines)
 
 
 def _groups(flags: Sequence[Flag], settings: Any, _: Translator) -> dict[str, list[Flag]]:

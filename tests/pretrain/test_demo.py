@@ -2,6 +2,7 @@
 
 import json
 import re
+import runpy
 from collections import Counter
 from contextlib import redirect_stdout
 from io import StringIO
@@ -202,6 +203,18 @@ def test_no_example_sentence_is_in_a_training_row(demo, printed):
     assert set(sentences) <= set(all_sentences)
     # Most sentences are in the training text, so the check above would find them.
     assert sum(sentence in training for sentence in all_sentences) > len(all_sentences) / 2
+
+
+def test_help_explains_the_flags_and_trains_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["demo", "--help"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("pretrain.demo", run_name="__main__")
+    assert ended.value.code == 0
+    printed = capsys.readouterr().out
+    assert "--seconds X" in printed
+    assert "examples:" not in printed  # it has none
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_example_has_one_masked_word_of_the_vocabulary(demo, printed):
