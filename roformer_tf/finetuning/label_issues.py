@@ -63,7 +63,8 @@ class LabelIssues:
         """Write the examples, the most doubtful first, into `folder`; no file if there are none.
 
         Columns: place (the user's file and line), the texts, the label, the suggested label, and
-        the model's calibrated probability of both.
+        the model's calibrated probability of both. Labels are those of the file to correct, not the
+        names of --label-names.
         """
         for file in FILES:  # of an earlier run
             remove(folder / file)
@@ -71,12 +72,13 @@ class LabelIssues:
             return
         texts = text_names(self.task.text_columns, (PLACE, *CELLS))
         names = [PLACE, *texts, *CELLS]
+        values = self.task.label_values or self.task.labels
         with prediction_file(str(folder / self.file), names, self.task) as out:
             for issue in self.issues:
                 example = self.examples[issue.example]
-                suggested = self.task.labels[issue.suggested]
+                labels = values[self.task.labels.index(example.label)], values[issue.suggested]
                 sure = map(shortest, (issue.probability, issue.of_label))
-                row = [example.source_line, *example.texts, example.label, suggested, *sure]
+                row = [example.source_line, *example.texts, *labels, *sure]
                 out.write(dict(zip(names, row, strict=True)))
 
     def as_json(self) -> JsonObject:

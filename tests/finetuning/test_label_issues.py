@@ -14,9 +14,16 @@ LABELS = [0, 0, 0, 1, 1, 1]  # the third and the last contradict SECOND
 
 
 def checked_labels(
-    train="", texts=("文本",), name="classification", labels=LABELS, baseline=SECOND, is_better=True
+    train="",
+    texts=("文本",),
+    name="classification",
+    labels=LABELS,
+    baseline=SECOND,
+    is_better=True,
+    values=(),
 ):
-    task = TASKS[name](labels=("坏", "好"), text_columns=("label", "b")[: len(texts)])
+    columns = ("label", "b")[: len(texts)]
+    task = TASKS[name](labels=("坏", "好"), text_columns=columns, label_values=values)
     examples = [
         Example(tuple(f"{x}{i}" for x in texts), task.labels[n], f"data.tsv:{i + 2}")
         for i, n in enumerate(labels)
@@ -50,6 +57,16 @@ def test_issues_are_written_most_doubtful_first(tmp_path):
     assert [*map(float, rows[0][4:])] == pytest.approx(
         [first["probability"], first["gold_probability"]]
     )
+
+
+def test_the_file_has_the_labels_of_the_data_and_the_report_their_names(tmp_path):
+    """With --label-names 坏 好 the labels of the data are 0 and 1: these are to be corrected."""
+    issues = checked_labels("data.csv", values=("0", "1"))
+    issues.write(tmp_path)
+    rows = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [row.split("\t")[2:4] for row in rows] == [["0", "1"], ["1", "0"]]
+    first = issues.as_json()["shown"][0]
+    assert (first["gold"], first["suggested"]) == ("坏", "好")
 
 
 def test_reported_probabilities_are_calibrated():
