@@ -14,7 +14,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import remove, write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
@@ -111,6 +111,9 @@ class Results:
         files = {MODEL_CARD: card.encode(), TASK_FILE: self.best.task.to_json().encode()}
         if self.best.lexical is not None:
             files[LEXICAL_FILE] = self.best.lexical.to_bytes()
+            if (exports := output / "export").exists():  # of an earlier command
+                say("{folder} is removed: its models lack the lexical features", folder=exports)
+                remove(exports)
         else:  # a finished run may be repeated without them
             (output / "model" / LEXICAL_FILE).unlink(missing_ok=True)
         publish(folder / BEST, output / "model", files)
@@ -128,14 +131,6 @@ class Results:
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        for name, column in zip(task.text_columns, names, strict=True):
-            if name != column:
-                say(
-                    "in {file} the column {name!r} is called {column!r}",
-                    file=PREDICTIONS,
-                    name=name,
-                    column=column,
-                )
 
     def label_issues(self, report: Mapping[str, Any]) -> LabelIssues | None:
         """Validation examples whose labels are probably wrong.
