@@ -1,6 +1,7 @@
 """`roformer_tf.finetune` gives the results of the command, from data and settings in Python."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -104,6 +105,15 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
     again = roformer_tf.finetune(shallow, train, folder / "python", **settings)
     assert again.report["test"] == result.report["test"]
     assert (folder / "python" / "model" / "model.safetensors").read_bytes() == weights
+
+
+def test_a_run_on_data_in_memory_may_be_moved(runs, shallow, tmp_path):
+    """Also, the same folder may be given by its absolute path: settings.yaml has train.jsonl's."""
+    folder, result = runs
+    moved = shutil.copytree(folder / "python", tmp_path / "moved")
+    settings = {**SETTINGS, "test": rows(12, 1), "baseline": False}
+    again = roformer_tf.finetune(shallow, rows(24, 0), moved, **settings)
+    assert again.report["test"] == result.report["test"]
 
 
 @pytest.mark.parametrize(

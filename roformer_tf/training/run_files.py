@@ -103,10 +103,10 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
                 "Choose another --output."
             )
         return
-    started = read_settings(output)
+    started = _from_folder(read_settings(output))
     changed = [
         f"--{key.replace('_', '-')} was {started.get(key)!r} and is {value!r}"
-        for key, value in plain(config).items()
+        for key, value in _from_folder(plain(config)).items()
         if key not in may_change and started.get(key) != value
     ]
     if changed and existing:
@@ -114,6 +114,12 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
             f"{output} holds a run with other settings: {'; '.join(changed)}. "
             "Give those to continue it, or another --output to start anew."
         )
+
+
+def _from_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with paths in the run's folder relative to it: it may have been moved."""
+    folder = os.path.join(Path(settings.get("output", "")), "")  # noqa: PTH118
+    return {k: x.removeprefix(folder) if isinstance(x, str) else x for k, x in settings.items()}
 
 
 @contextmanager

@@ -1,15 +1,18 @@
 import json
+from dataclasses import dataclass
 
 import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.training.run_files import (
     SETTINGS,
+    check_output,
     read_keys,
     read_metrics,
     read_settings,
     stored,
     tidy,
+    write_settings,
 )
 
 LINES = [{"step": 10, "loss": 2.0}, {"step": 20, "loss": 1.0}]
@@ -70,3 +73,26 @@ def test_examples_in_memory_may_change_until_the_run_has_saved_something(folder,
     ):
         pass
     assert path.read_text() == "second"
+
+
+@dataclass(frozen=True)
+class Config:
+    """Settings of a run on a file."""
+
+    train: str
+    output: str
+
+
+def test_a_run_in_a_moved_folder_continues_on_files_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_settings(Config("runs/a/train.jsonl", "runs/a/"))
+    (tmp_path / "runs" / "a" / "model").mkdir()
+    absolute = str(tmp_path / "runs" / "a")
+    check_output(Config(f"{absolute}/train.jsonl", absolute), ["output"])
+    (tmp_path / "runs").rename(tmp_path / "b")
+    check_output(Config("b/a/train.jsonl", "./b/a"), ["output"])
+    monkeypatch.chdir(tmp_path / "b" / "a")
+    check_output(Config("train.jsonl", "."), ["output"])
+    for train in ("../train.jsonl", "valid.jsonl"):
+        with pytest.raises(InputError, match=r"--train was 'train\.jsonl' and is '"):
+            check_output(Config(train, "."), ["output"])
