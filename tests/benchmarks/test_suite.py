@@ -334,6 +334,22 @@ def test_a_clone_of_cmrc_is_read_directly(tmp_path):
     assert read_labelled(test_set).train[0].label == (("我们", 0),)
 
 
+def test_a_second_checkpoint_does_not_narrow_the_interval_of_the_baseline(tmp_path):
+    """Each checkpoint's run with a seed has the same drawn rows, and so the same baseline."""
+
+    def interval(checkpoints):
+        values = [0.3, 0.4, 0.5] * checkpoints
+        cells = [
+            Cell("baseline", "csl", "accuracy", x, (x - 0.01, x + 0.01), 9, seed=number % 3)
+            for number, x in enumerate(values)
+        ]
+        write_report(tmp_path, cells, Notes(False, 3, {}, examples=8))
+        report = json.loads((tmp_path / "suite.json").read_text(encoding="utf-8"))
+        return report["table"]["csl"]["baseline"]["ends"]
+
+    assert interval(2) == interval(1)
+
+
 def test_the_model_alone_has_a_column_if_it_differs(tmp_path):
     def written(alone):
         values = {"x": 0.5, "x alone": alone, "baseline": 0.4}
