@@ -75,6 +75,15 @@ def test_examples_in_memory_may_change_until_the_run_has_saved_something(folder,
     assert path.read_text() == "second"
 
 
+def test_a_file_of_the_user_is_not_replaced_by_examples_in_memory(tmp_path):
+    """A folder without a run may hold the data that the examples were read from."""
+    path = tmp_path / "train.jsonl"
+    path.write_text("the user's")
+    with pytest.raises(InputError, match=r"train\.jsonl differs"), stored({path: "new"}, tmp_path):
+        pass
+    assert path.read_text() == "the user's"
+
+
 @dataclass(frozen=True)
 class Config:
     """Settings of a run on a file."""
