@@ -298,8 +298,9 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
 def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = False) -> float:
     """The probability of a label, or its log odds; or the number that is predicted."""
     score = prediction.scores[label]
-    if not (task.labels and log_odds):
+    if not (log_odds and (task.labels or task.reranks)):
         return shortest(score)
-    # Not 1 - score: in float32, a score above 0.99999997 is 1, and the difference 0.
-    rest = np.delete(prediction.scores, label).sum()
+    # Not 1 - score: in float32, a score above 0.99999997 is 1, and the difference 0. A reranker
+    # gives one score, without those of other labels.
+    rest = np.delete(prediction.scores, label).sum() if task.labels else 1 - score
     return float(np.log(max(float(score), SMALLEST)) - np.log(max(float(rest), SMALLEST)))

@@ -14,6 +14,8 @@ from roformer_tf.serving.serve_generation import before_stop, final_length
 from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support.random_model import random_causal_lm
@@ -225,6 +227,20 @@ def test_an_invalid_rerank_request_gets_a_reason(path, body, status, reason, pai
     response_body = response.json()
     error = response_body["message"] if path == "/v2/rerank" else response_body["error"]
     assert reason in (error["message"] if path == "/v1/rerank" else error)
+
+
+def test_raw_scores_of_a_reranker_are_log_odds():
+    def predict(examples):
+        return [Prediction(None, np.float32([x])) for x in (0.9, 1.0, 0.0)]
+
+    task = Reranking(text_columns=("query", "document"))
+    client = testclient.TestClient(create_task_app(ServedTask("m", task, predict)))
+    body = {"query": "好", "texts": ["甲", "乙", "丙"], "raw_scores": True}
+    results = client.post("/rerank", json=body).json()
+    assert [x["index"] for x in results] == [1, 0, 2]
+    assert results[1]["score"] == pytest.approx(np.log(9), abs=1e-5)
+    assert results[0]["score"] > 15
+    assert results[2]["score"] < -15
 
 
 def test_a_label_must_mean_relevance():
