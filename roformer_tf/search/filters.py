@@ -83,27 +83,27 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
             return "id"
         fields.add(field)
         # A path of SQLite's JSON; _PART accepts no field with a double quote.
-        parameters.append(f'$."{field}"')
-        return "json_extract(metadata, ?)"
+        parameters.extend([f'$."{field}"'] * 2)
+        # json_extract reads true and false as 1 and 0, which are other values.
+        return (
+            "CASE json_type(metadata, ?) WHEN 'true' THEN 'true' WHEN 'false' THEN 'false' "
+            "ELSE json_extract(metadata, ?) END"
+        )
 
     def compare(sign: str, word: str) -> str:
         text = word[1:-1] if word[0] in "'\"" else word
         if text.lower() in ("true", "false") and field != "id":
-            # SQLite reads those of JSON as 1 and 0; spreadsheets and CSV have them as text.
-            sql = f"ifnull(replace(replace(lower({column()}), 'true', 1), 'false', 0) {sign} ?, 0)"
-            parameters.append("1" if text.lower() == "true" else "0")
+            # Spreadsheets and CSV have them as text, in capitals.
+            sql = f"ifnull(lower({column()}) {sign} ?, 0)"
+            parameters.append(text.lower())
         # Ids are text, such as "8", which is equal as it is written, but less than 10 as a number.
         elif text != word or (field == "id" and sign not in ("<", "<=", ">", ">=")):
             sql = f"ifnull(CAST({column()} AS TEXT) {sign} ?, 0)"
             parameters.append(text)
         else:
-            # Each call of `column` appends the path to the parameters, in the order of the
-            # placeholders; the value comes last.
+            # Each call of `column` appends the same path to the parameters; the value comes last.
             # The text of a number is valid JSON: the price 19.90 of a CSV, but not the code 007.
             number = f"json_type({column()}) IN ('integer', 'real') AND {column()} + 0 {sign} ?"
-            # JSON's true, which json_extract reads as 1, is no number either, as TRUE of a table.
-            parameters.append(f'$."{field}"')
-            number = f"ifnull(json_type(metadata, ?), '') NOT IN ('true', 'false') AND {number}"
             sql = f"CASE WHEN json_valid({column()}) THEN {number} ELSE 0 END"
             # SQLite's integers have 64 bits.
             exact = word.lstrip("+-").isdecimal() and abs(float(word)) < 2**63

@@ -13,8 +13,8 @@ ROWS = [
     {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True, "stock": "TRUE"},
     {"id": "b", "year": 2020, "lang": "en", "标 题": "引'号\"", "draft": False, "stock": "False"},
     {"id": "c", "year": 2021, "lang": "zh", "score": -1.5, "a.b": "x%y", "price": "19.90"},
-    {"id": "8", "lang": "it's", "stock": True, "price": "007"},
-    {"id": None, "year": "unknown", "lang": "ZH-tw"},
+    {"id": "8", "lang": "it's", "stock": True, "price": "007", "flag": 1},
+    {"id": None, "year": "unknown", "lang": "ZH-tw", "flag": "0"},
 ]
 CASES = {
     "year >= 2020": "bc",
@@ -40,6 +40,11 @@ CASES = {
     "`stock` != true": "b",
     "`stock` in (false)": "b",
     "`stock` = 1 or stock != 1 or draft in (0, 1)": "",  # neither in JSON nor in spreadsheets
+    "flag in (true, false)": "",  # no number is true
+    "flag != true": "8-",
+    "flag = '1' or flag = 0": "8-",
+    "draft in ('1', '0') or `stock` = '1'": "",
+    "draft != '1' and draft is not null": "ab",
     # Whether the file has them as text or not
     "`stock` = 'TRUE'": "a8",
     "draft in ('true', 'x')": "a",
