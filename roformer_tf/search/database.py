@@ -9,7 +9,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from roformer_tf.errors import DamagedError
@@ -101,7 +101,10 @@ def open_to_write(folder: Path) -> Connection:
     try:
         # First, since the size of pages is fixed from write-ahead mode and the first table on.
         connection.execute(f"PRAGMA page_size = {PAGE}")
-        connection.execute("PRAGMA journal_mode = WAL")
+        # SQLite does not wait here for another process that is just setting the mode, or using the
+        # new database without it. The file keeps the mode, and the next process sets it if not.
+        with suppress(sqlite3.OperationalError):
+            connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = FULL")  # a commit is on the disk
         with transaction(connection):
             for statement in SCHEMA:

@@ -201,8 +201,7 @@ class SearchIndex:
                 if hybrid:
                     words = word_scores(self._connection, query, numbers)
                     scores = hybrid_scores(words, scores, weight)
-                best = top_k(scores, top)
-                hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
+                hits.append([Hit(int(numbers[i]), float(scores[i])) for i in top_k(scores, top)])
         return hits
 
     def read(self, hits: Iterable[Hit]) -> list[Result]:

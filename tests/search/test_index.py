@@ -2,7 +2,9 @@
 
 import math
 import threading
+import time
 from collections import Counter
+from contextlib import closing
 
 import numpy as np
 import pytest
@@ -315,6 +317,19 @@ def test_two_commands_add_at_the_same_time(folder):
         thread.start()
     for thread in threads:
         thread.join(60)
+    assert sorted(int(row[1]) for row in state(folder)) == [*range(40)]
+
+
+def test_another_command_is_creating_the_index(folder):
+    """SQLite reports at once that it cannot set write-ahead mode: the other command does."""
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / FILE, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        adding = threading.Thread(target=add_documents, args=(folder, EMBEDDER, documents()))
+        adding.start()
+        time.sleep(0.3)
+        other.execute("COMMIT")
+        adding.join(60)
     assert sorted(int(row[1]) for row in state(folder)) == [*range(40)]
 
 
