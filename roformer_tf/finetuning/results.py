@@ -14,7 +14,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import InputError
-from roformer_tf.files import remove, write_text
+from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
@@ -111,9 +111,8 @@ class Results:
         files = {MODEL_CARD: card.encode(), TASK_FILE: self.best.task.to_json().encode()}
         if self.best.lexical is not None:
             files[LEXICAL_FILE] = self.best.lexical.to_bytes()
-            if (exports := output / "export").exists():  # of an earlier command
-                say("{folder} is removed: its models lack the lexical features", folder=exports)
-                remove(exports)
+            if (exports := output / "export").exists():
+                say("{folder} is of an earlier command: its models lack the lexical features", folder=exports)
         else:  # a finished run may be repeated without them
             (output / "model" / LEXICAL_FILE).unlink(missing_ok=True)
         publish(folder / BEST, output / "model", files)
