@@ -112,7 +112,7 @@ class Results:
         if self.best.lexical is not None:
             files[LEXICAL_FILE] = self.best.lexical.to_bytes()
             if (exports := output / "export").exists():
-                say("{folder} is of an earlier command: its models lack the lexical features", folder=exports)
+                say("{folder} is older: its models lack the lexical features", folder=exports)
         else:  # a finished run may be repeated without them
             (output / "model" / LEXICAL_FILE).unlink(missing_ok=True)
         publish(folder / BEST, output / "model", files)
