@@ -10,7 +10,7 @@ from roformer_tf.engines import model as engine_model
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
-from roformer_tf.search.retriever import Retriever
+from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import VectorQuery, vector_queue
 from roformer_tf.serving.service import open_service
@@ -136,6 +136,20 @@ def test_a_hybrid_service_searches_by_words(sim, index, running, send):
     with running(create_vector_app(served_vectors(sim, index=index, hybrid=True))) as at:
         (actual,) = send(at, "/search", {"text": "公园"})[1]["results"]
     assert actual[0]["id"] == "park"
+
+
+def test_a_service_orders_by_its_reranker(sim, index, finetuned, running, send):
+    pair = str(finetuned("pair"))
+    served = served_vectors(sim, index=index, rerank=pair)
+    with running(create_vector_app(served)) as at:
+        (actual,) = send(at, "/search", {"text": QUERIES[0]})[1]["results"]
+    parts = served.retriever.index, served.embedder
+    reranker = open_reranker(pair, VectorSettings())
+    ((*want,), (*unranked,)) = (
+        next(Retriever(*parts, reranker=x).results(QUERIES[:1], 3)) for x in (reranker, None)
+    )
+    np.testing.assert_allclose([x["score"] for x in actual], [x.score for x in want], atol=1e-6)
+    assert [x.score for x in want] != pytest.approx([x.score for x in unranked], abs=1e-3)
 
 
 def test_a_sim_model_generates_and_embeds(sim, running, send):
