@@ -100,7 +100,7 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
     settings = {**SETTINGS, "test": rows(12, 1), "baseline": False}
     weights = (folder / "python" / "model" / "model.safetensors").read_bytes()
     train = rows(24, 0)
-    with pytest.raises(InputError, match=r"python holds a run on other .*: train differs\."):
+    with pytest.raises(InputError, match=r"python holds other examples .*: train differs\."):
         roformer_tf.finetune(shallow, train[1:], folder / "python", **settings)
     again = roformer_tf.finetune(shallow, train, folder / "python", **settings)
     assert again.report["test"] == result.report["test"]

@@ -118,6 +118,7 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
 
 def _from_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with paths in the run's folder relative to it: it may have been moved."""
+    # With a separator at its end, which `Path` cannot have.
     folder = os.path.join(Path(settings.get("output", "")), "")  # noqa: PTH118
     return {k: x.removeprefix(folder) if isinstance(x, str) else x for k, x in settings.items()}
 
@@ -133,8 +134,8 @@ def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
             continue
         if settings_to_continue(output) or (path.exists() and not (output / SETTINGS).exists()):
             raise InputError(
-                f"{output} holds a run on other examples than these: {path} differs. Give the "
-                "same ones to continue it, or another --output to start anew."
+                f"{output} holds other examples than these: {path} differs. Give the same ones to "
+                "continue its run, or another --output to start anew."
             )
         write_text(path, content)
     try:

@@ -68,7 +68,7 @@ def test_examples_in_memory_may_change_until_the_run_has_saved_something(folder,
         assert path.read_text() == "second"
     (training / "checkpoints").mkdir()
     with (
-        pytest.raises(InputError, match=r"run on other examples .*train\.jsonl differs"),
+        pytest.raises(InputError, match=r"holds other examples .*train\.jsonl differs"),
         stored({path: "third"}, tmp_path),
     ):
         pass
