@@ -10,13 +10,13 @@ from typing import Annotated
 
 from roformer_tf.errors import InputError, check_needed, check_numbers
 from roformer_tf.files import check_writable
-from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.readers.kinds import KINDS
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
-from roformer_tf.search.document_files import checked_documents
+from roformer_tf.search.document_files import Document, checked_documents
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Retriever, open_reranker
@@ -123,7 +123,9 @@ def search(config: SearchConfig) -> None:
     vectors, reranker = config.vectors, None
     if config.rerank is not None:
         reranker = open_reranker(config.rerank, vectors)
-    queries = _queries(config)
+    queries, documents = _queries(config), list[Document]()
+    if config.documents is not None:
+        documents = checked_documents(config.documents, config.reading, config.id_column)
     with ExitStack() as stack:
         # Errors are ignored, since Windows cannot remove a file that another program has opened.
         scratch = TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
@@ -133,10 +135,20 @@ def search(config: SearchConfig) -> None:
                 vectors = index.manifest.settings(vectors)
         embedder = vectors.open(config.model)
         report(*embedder.notes)
-        if config.delete:  # after the model and the queries, which may be wrong
+        if config.delete:  # after the model and what the files hold, which may be wrong
             _delete(folder, config.delete)
-        if config.documents is not None:
-            _add(config, folder, embedder, config.documents)
+        if documents:
+            added = add_documents(
+                *(folder, embedder, documents),
+                passage_length=config.passage_length,
+                hybrid_weight=config.hybrid_weight,
+                beginning_weight=config.beginning_weight,
+            )
+            if config.index is not None:
+                report(
+                    f"documents in {folder}: {added.total:,} ({added.new:,} new, "
+                    f"{added.updated:,} updated, {added.unchanged:,} unchanged)."
+                )
         if not config.queries:
             return
         index = stack.enter_context(SearchIndex(folder))
@@ -188,24 +200,6 @@ def _is_file(query: str) -> bool:
             return True
     is_name = is_stdin(query) or is_url(query) or Path(query).suffix.lower() in KINDS
     return is_name and len(query.split()) == 1
-
-
-def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
-    """Add the documents of a file to the index."""
-    added = add_documents(
-        folder,
-        embedder,
-        checked_documents(path, config.reading, config.id_column),
-        passage_length=config.passage_length,
-        hybrid_weight=config.hybrid_weight,
-        beginning_weight=config.beginning_weight,
-    )
-    if config.index is None:
-        return
-    report(
-        f"documents in {folder}: {added.total:,} ({added.new:,} new, {added.updated:,} updated, "
-        f"{added.unchanged:,} unchanged)."
-    )
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:

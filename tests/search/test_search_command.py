@@ -355,6 +355,8 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
     }
     wrong = ("--model", tmp_path / "missing", "--index", index, "--queries", "文件")
     assert run(*wrong, "--delete", "close")[0] == 2  # and deletes nothing, as the next lines show
+    more.write_text("id,text\nlater,\n", "utf-8")
+    assert run(*flags, "--documents", more, "--delete", "close")[0] == 2
     code, rows, err = run("--index", index, "--delete", "close")  # does not need a model
     assert f"documents deleted from {index}: 1." in err
     assert (code, rows) == (0, [])
