@@ -169,8 +169,10 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     language = choose_language(config.language, texts)
     task = results.best.task
     architecture = task.decoding.described_in(search.initial.architecture)
+    # With the learning rate and the seed of the training whose model is kept.
+    own = report | {"settings": run_files.plain(results.best.trial.config)}
     card = model_card(
-        *(report, task, language, architecture.is_v2),
+        *(own, task, language, architecture.is_v2),
         opens_elsewhere=classifier_opens_in_transformers(architecture),
     )
     results.save(card)
@@ -227,9 +229,8 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
         )
     started = run_files.settings_to_continue(Path(config.output))
     if config.method == "auto":  # first, because it depends on which settings are "auto"
-        is_set = training_flags(config, OF_BOTH)
-        method: Any = "full" if is_set else started.get("method", "auto")
-        config = dataclasses.replace(config, method=method)
+        usual: Any = "full" if training_flags(config, OF_BOTH) else "auto"
+        config = dataclasses.replace(config, method=started.get("method", usual))
     for name in ("epochs", "shared_tokens"):
         if getattr(config, name) == "auto":
             config = dataclasses.replace(config, **{name: started.get(name, "auto")})

@@ -7,6 +7,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages
+from roformer_tf.finetuning.trial import TrialResult
 from tests.support.random_model import LETTERS
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -81,3 +82,17 @@ def test_a_metric_that_is_undefined_on_the_validation_set_is_refused(shallow, tm
     assert "no example of 坏" in message
     assert "--metric accuracy" in message
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.slow
+def test_the_card_has_the_rate_and_the_seed_of_the_model(shallow, tmp_path, monkeypatch):
+    """Of a sweep with seeds the last training is the best here; the report has the run's own."""
+    highest = property(lambda x: (x.trial.config.optimizer.learning_rate, x.trial.config.seed))
+    monkeypatch.setattr(TrialResult, "goodness", highest)
+    train = write(tmp_path / "train.tsv", "text\tlabel", ["好", "坏"] * 5)
+    code, report = run(shallow, tmp_path, "--train", train, "--sweep", "--seeds", 2, "--seed", 5)
+    assert code == 0
+    card = (tmp_path / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert "| learning_rate | 0.0004 |" in card
+    assert "| seed | 6 |" in card
+    assert (report["settings"]["learning_rate"], report["settings"]["seed"]) == (1e-4, 5)

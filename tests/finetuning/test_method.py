@@ -176,6 +176,15 @@ def test_settings_without_effect_on_a_head_are_refused(settings, flags):
     assert settle_auto(config).method == "vectors"
 
 
+def test_a_killed_comparison_is_continued_with_the_settings_of_its_run(tmp_path):
+    """As numbers of a settings.yaml, epochs and learning rate select no method."""
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "settings.yaml").write_text("method: auto\nepochs: 10\nlearning_rate: 0.001\n")
+    rate = FinetuneOptimizerConfig(learning_rate=1e-3)
+    config = replace(config_of(epochs=10, optimizer=rate), output=str(tmp_path))
+    assert settle_auto(config).method == "auto"
+
+
 def test_the_training_set_of_a_fold_needs_two_examples_of_each_label(tmp_path):
     optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
     search = fake_search(tmp_path, 0.0, per_label=2, method="vectors", optimizer=optimizer)
