@@ -127,12 +127,15 @@ def _from_folder(settings: Mapping[str, Any]) -> dict[str, Any]:
 def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
     """Write the files of a run's examples; they are removed if the run does not begin.
 
-    Raises InputError if the folder holds a run on other examples, or other files of these names.
+    Raises InputError if the folder holds a run on other examples, except those of its test set, or
+    other files of these names.
     """
     for path, content in files.items():
         if path.exists() and path.read_text(encoding="utf-8") == content:
             continue
-        if settings_to_continue(output) or (path.exists() and not (output / SETTINGS).exists()):
+        # No training depends on a test set; the report then has the figures of the new one.
+        is_used = path.stem != "test" and settings_to_continue(output)
+        if is_used or (path.exists() and not (output / SETTINGS).exists()):
             raise InputError(
                 f"{output} holds other examples than these: {path} differs. Give the same ones to "
                 "continue its run, or another --output to start anew."

@@ -75,6 +75,16 @@ def test_examples_in_memory_may_change_until_the_run_has_saved_something(folder,
     assert path.read_text() == "second"
 
 
+def test_a_finished_run_takes_another_test_set_from_memory(tmp_path):
+    """As the command does for --test: its report has the figures of the new one."""
+    path = tmp_path / "test.jsonl"
+    (tmp_path / SETTINGS).write_text("seed: 0\n")
+    (tmp_path / "checkpoints").mkdir()
+    for content in ("first", "second"):
+        with stored({path: content}, tmp_path):
+            assert path.read_text() == content
+
+
 def test_a_file_of_the_user_is_not_replaced_by_examples_in_memory(tmp_path):
     """A folder without a run may hold the data that the examples were read from."""
     path = tmp_path / "train.jsonl"
