@@ -136,11 +136,13 @@ def find_layout(
     named = (*(columns.text_columns or texts), columns.label_column or label)
     table = columns.open(path, named)
     # Of predictions.tsv the column with the usual name is the prediction.
-    is_of_run = {GOLD, "error"} <= {*table.columns}
-    # A model of CoNLL has columns of no names.
-    has_units = chosen is not None and chosen.labelling.has_units
-    if is_of_run and columns.label_column is None and (label or not texts or has_units):
-        columns = replace(columns, label_column=GOLD)
+    if {GOLD, "error"} <= {*table.columns} and columns.label_column is None:
+        # A model of CoNLL has columns of no names, and a reranker may be trained without labels.
+        has_gold = chosen is not None and (chosen.labelling.has_units or chosen.reranks)
+        if label or not texts or has_gold:
+            columns = replace(columns, label_column=GOLD)
+        else:  # texts that belong together: what follows is predicted
+            table = table._replace(columns=table.columns[: table.columns.index(GOLD)])
     columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.

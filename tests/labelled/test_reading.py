@@ -24,6 +24,7 @@ from roformer_tf.readers.records import Row
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 
 ROWS = [("房间很干净", "好"), ("早餐冷了，服务差", "坏"), ("下次还来", "好")]
 CONLL = "北 B-LOC\n京 I-LOC\n人 O\n\n-DOCSTART- -X- O\n\n她 O\n"
@@ -1024,6 +1025,24 @@ def test_the_labels_of_predictions_tsv_are_those_of_the_data(write, task, conten
     assert label_of(ColumnsConfig(), ("text",), label) == want
     predicted = label_of(ColumnsConfig(label_column=label), ("text",), label)
     assert predicted not in (want, None)
+
+
+@pytest.mark.parametrize(
+    ("task", "content", "texts", "want"),
+    [
+        (
+            "reranking",
+            'query\tdocument\tgold\tscore\terror\n甲\t["乙", "丙"]\t[0.0, 1.0]\t[0.9, 0.2]\t\n',
+            ("query", "document"),
+            (0.0, 1.0),
+        ),
+        ("embedding", "p\tq\tgold\tcosine\terror\n甲\t乙\tbelongs\t0.9\t\n", ("p", "q"), BELONGS),
+    ],
+)
+def test_predictions_of_a_training_without_labels_are_no_labels(write, task, content, texts, want):
+    path, columns = write("predictions.tsv", content), ColumnsConfig()
+    [example] = read_examples(path, find_layout(path, columns, task, TASKS, texts), columns)
+    assert getattr(example.label, "relevance", example.label) == want
 
 
 def test_line_breaks_in_names_are_escaped_in_messages(write):
