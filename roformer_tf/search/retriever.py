@@ -83,14 +83,15 @@ def relevant_label(task: Task, name: str) -> int:
 
     name: of the model. Raises InputError where no label is known to mean that.
     """
-    labels = [label.casefold() for label in task.labels]
+    # The names of --label-names, then the labels in the data, in the same order.
+    labels = [label.casefold() for label in (*task.labels, *task.label_values)]
     known = [label for label in RELATED if label in labels]
     if labels and not known:
         raise InputError(
             f"{name} has the labels {', '.join(task.labels)}, and none is known to mean that two "
             "texts belong together. Fine-tune with labels called 0 and 1."
         )
-    return labels.index(known[0]) if known else 0
+    return labels.index(known[0]) % len(task.labels) if known else 0
 
 
 @dataclass(frozen=True)

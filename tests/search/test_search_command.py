@@ -17,6 +17,7 @@ from roformer_tf.search.database import FILE, SCHEMA, sqlite3
 from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retriever import Reranker, Retriever, open_reranker
+from roformer_tf.tasks.classification import Pair
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -383,6 +384,14 @@ def test_rerankers_are_pair_models(name, finetuned, monkeypatch):
     monkeypatch.setattr(retriever, "RELATED", ("是",))
     with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
         open_reranker(finetuned("pair"), VectorSettings())
+
+
+def test_a_reranker_with_label_names_is_known_by_the_labels_of_its_data():
+    names = {"labels": ("无关的", "有关的"), "text_columns": ("query", "document")}
+    task = Pair(**names, label_values=("0", "1"))
+    assert retriever.relevant_label(task, "m") == 1
+    with pytest.raises(InputError, match="none is known"):
+        retriever.relevant_label(Pair(**names), "m")
 
 
 def test_a_converted_model_opens_the_index_of_its_zip(run, sim, documents, tmp_path):
