@@ -80,8 +80,8 @@ class Manifest:
         raise DamagedError(
             f"{folder} was made with another model, or other settings: {self.model}, pooling "
             f"{self.pooling}{cut}, texts of at most {self.max_length} tokens. {embedder.source} "
-            "gives other vectors. Give that model, or make an index with this one in another "
-            "folder."
+            "gives other vectors. Give that model as it was then, or make an index with this one "
+            "in another folder."
         )
 
 

@@ -63,8 +63,8 @@ def _indexed(config: ServeConfig) -> str:
             if not has_labels and vectors.open(source).fingerprint == manifest.fingerprint:
                 return source
     raise InputError(
-        f"none of the models created {config.index}, but {manifest.model} did. Give it, too, or "
-        "another --index."
+        f"none of the models created {config.index}, but {manifest.model} did. Give it as it was "
+        "then, too, or another --index."
     )
 
 
