@@ -210,7 +210,9 @@ def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int
         free = iter([number for number in groups if number not in sets])
         has = {sets[number] for number in groups if number in sets}
         for side in sides if len(groups) >= EVERYWHERE else sides[:1]:
-            if side not in has and (group := next(free, None)) is not None:
+            # Without a free group, the first set takes one from another set.
+            last = groups[0] if side == sides[0] else None
+            if side not in has and (group := next(free, last)) is not None:
                 sets[group] = side
     return sets
 

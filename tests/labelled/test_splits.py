@@ -187,6 +187,14 @@ def test_rare_labels_of_multilabel_data_are_in_every_set():
         assert seen >= {label for label, count in actual.items() if count >= 3}
 
 
+def test_a_label_whose_texts_are_all_chosen_for_other_labels_is_in_the_training_set():
+    """The two texts with c that are free go to validation and test for d and e."""
+    labels = ["cd", "ade", "b", "ab", "bcd", "e", "ce"]
+    train, *rest = split_examples(make(list(map(tuple, labels))), TASKS["multilabel"])
+    assert {label for item in train for label in item.label} == set("abcde")
+    assert all(rest)
+
+
 def test_a_split_is_a_function_of_its_seed():
     examples = make(["0", "1"] * 50)
     assert split_examples(examples, TASKS["classification"], seed=1) == split_examples(
