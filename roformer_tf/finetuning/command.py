@@ -227,15 +227,14 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
             f"--method vectors trains no weights of the encoder, so it does not use "
             f"{', '.join(unused)}. Omit that, or give --method full."
         )
-    started = run_files.settings_to_continue(Path(config.output))
-    if config.method == "auto":  # first, because it depends on which settings are "auto"
-        usual: Any = "full" if training_flags(config, OF_BOTH) else "auto"
-        config = dataclasses.replace(config, method=started.get("method", usual))
-    for name in ("epochs", "shared_tokens"):
+    # Of a new run, this depends on which settings the user gave: before they are replaced.
+    known: dict[str, Any] = {"method": "full" if training_flags(config, OF_BOTH) else "auto"}
+    known |= run_files.settings_to_continue(Path(config.output))
+    for name in ("method", "epochs", "shared_tokens"):
         if getattr(config, name) == "auto":
-            config = dataclasses.replace(config, **{name: started.get(name, "auto")})
+            config = dataclasses.replace(config, **{name: known.get(name, "auto")})
     if config.optimizer.learning_rate == "auto":
-        config = _with_rate(config, started.get("learning_rate", "auto"))
+        config = _with_rate(config, known.get("learning_rate", "auto"))
     return config
 
 
