@@ -110,16 +110,18 @@ def _split(label: Any) -> Any:
     return label.split() if isinstance(label, str) else label
 
 
-def _are_aligned(units: Any, labels: Any, named: bool) -> bool:
+def _are_aligned(units: Any, labels: Any, named: bool) -> bool | None:
     """Whether a list has a label for each unit of a list, or a tag for each character of a text.
+
+    None where that cannot be told.
 
     named: whether the user, or the header of predictions.tsv, names the column of labels: then it
     may be tags with spaces between them.
     """
     if named and isinstance(labels, str) and isinstance(units, str):
-        # Any label of a whole text is one tag for one word.
+        # Any label of a whole text is one tag for one word, which decides nothing.
         tags = labels.split()
-        return len(tags) > 1 and len(tags) in (len(units), len(units.split()))
+        return len(tags) in (len(units), len(units.split())) if len(tags) > 1 else None
     if not isinstance(labels, list) or not isinstance(units, list | str):
         return False
     # Other labels than tags with types may be those of a whole text.
@@ -136,8 +138,9 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str, named: b
         # At least one entity: dictionaries that are all empty may be anything.
         return any(any((y or {}).values()) for _, y in pairs)
     aligned = [_are_aligned(x, y, named) for x, y in pairs]
+    decided = max(len(pairs) - aligned.count(None), len(pairs) / 2)
     # A tenth may be mistakes; doccano has columns of empty lists.
-    return any(y for _, y in pairs) and sum(aligned) >= 0.9 * len(aligned)
+    return any(y for _, y in pairs) and aligned.count(True) >= 0.9 * decided
 
 
 def _tags(text: str, label: Any) -> tuple[str, ...]:

@@ -128,6 +128,15 @@ def test_tags_of_a_table_of_predictions_are_read(tmp_path, sentence, kind):
         assert [(x.units, x.label) for x in examples] == [sentence] * 3
 
 
+def test_tags_of_a_table_may_be_those_of_many_single_characters(tmp_path):
+    path = tmp_path / "predictions.tsv"
+    rows = ["北京好\tB-LOC I-LOC O\tO O O\t", "好\tO\tO\t"] * 4
+    path.write_text("\n".join(["text\tgold\ttags\terror", *rows, rows[0]]) + "\n", "utf-8")
+    layout = find_layout(path, ColumnsConfig(), "tagging", TASKS, ("text",))
+    examples = read_examples(path, layout, ColumnsConfig())
+    assert [len(item.units) for item in examples] == [3, 1] * 4 + [3]
+
+
 def test_labels_of_whole_texts_are_no_tags(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\n好\tB\n我 在 北京\tA\n你好\tB-1\n", "utf-8")
