@@ -46,8 +46,7 @@ class UnitColumns(NamedTuple):
 
     def read(self, row: Row) -> Example:
         """The example in a row. Raises BadCellError unless there is a label for every unit."""
-        cells, source_line = row.cells, row.source_line
-        value = cells.get(self.units)
+        value = row.cells.get(self.units)
         if isinstance(value, list):
             units = tuple(
                 # A unit may be white space, which `read_text` would refuse as an empty text.
@@ -56,23 +55,25 @@ class UnitColumns(NamedTuple):
             )
             text = read_text({self.units: "".join(units)}, self.units)  # which may not be blank
         else:
-            text = read_text(cells, self.units)
+            text = read_text(row.cells, self.units)
             units = tuple(text)
         if self.label is None:
             # The task splits a text into units later, as it did with the training texts.
-            return Example((text,), None, source_line, units if isinstance(value, list) else ())
-        label = cells.get(self.label)
+            return Example((text,), None, row.source_line, units if isinstance(value, list) else ())
+        label = row.cells.get(self.label)
         if label is None:
             raise BadCellError("has no label")
         tags = _tags(text, label)
-        if isinstance(label, str) and len(tags) == len(words := text.split()):
-            units = tuple(words)  # `predict` writes words with spaces between them, too
+        # `predict` writes words with spaces between them, or a list if a word has a space in it.
+        for words in (parsed(text), text.split()):
+            if isinstance(label, str) and isinstance(words, list) and len(tags) == len(words):
+                units = tuple(map(str, words))
         if len(tags) != len(units):
             raise BadCellError(f"has {len(tags)} instead of {len(units)} labels in {self.label!r}")
         for unit, tag in zip(units, tags, strict=True):
             if problem := damage(tag) or tag_problem([unit, tag], self.tags):
                 raise BadCellError(problem)
-        return Example((text,), tags, source_line, units)
+        return Example((text,), tags, row.source_line, units)
 
 
 def find_unit_columns(
@@ -120,8 +121,8 @@ def _are_aligned(units: Any, labels: Any, named: bool) -> bool | None:
     """
     if named and isinstance(labels, str) and isinstance(units, str):
         # Any label of a whole text is one tag for one word, which decides nothing.
-        tags = labels.split()
-        return len(tags) in (len(units), len(units.split())) if len(tags) > 1 else None
+        count = len(labels.split())
+        return None if count < 2 else count in map(len, (units, units.split(), parsed(units)))
     if not isinstance(labels, list) or not isinstance(units, list | str):
         return False
     # Other labels than tags with types may be those of a whole text.

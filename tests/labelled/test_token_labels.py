@@ -104,14 +104,15 @@ def test_every_layout_gives_the_same_examples(tmp_path, name):
 
 WORDS = (("我", "在", "北京", "工作"), ("O", "O", "B-LOC", "O"))
 NOUNS = (("我", "在", "北京", "工作"), ("r", "p", "ns", "v"))
+SPACED = (("在", "New York", "工作"), ("O", "B-LOC", "O"))
 SEGMENTED = (("我", "在", "北", "京"), ("S", "S", "B", "E"))
 
 
 @pytest.mark.parametrize("kind", ["tsv", "csv"])
-@pytest.mark.parametrize("sentence", [WORDS, NOUNS, SEGMENTED, *WANT])
+@pytest.mark.parametrize("sentence", [WORDS, NOUNS, SPACED, SEGMENTED, *WANT])
 def test_tags_of_a_table_of_predictions_are_read(tmp_path, sentence, kind):
     units, tags = sentence
-    task = Tagging(labels=tuple(sorted({*tags})), spaced_units=sentence in (WORDS, NOUNS))
+    task = Tagging(labels=tuple(sorted({*tags})), spaced_units=sentence in (WORDS, NOUNS, SPACED))
     example = Example(("".join(units),), tags, "a:1", units)
     names = ["text", "gold", *cell_names(task)]
     with prediction_file(str(tmp_path / f"predictions.{kind}"), names, task) as out:
