@@ -114,7 +114,7 @@ def _split(label: Any) -> Any:
 def _are_aligned(units: Any, labels: Any, named: bool) -> bool | None:
     """Whether a list has a label for each unit of a list, or a tag for each character of a text.
 
-    None where that cannot be told.
+    None where either is possible.
 
     named: whether the user, or the header of predictions.tsv, names the column of labels: then it
     may be tags with spaces between them.

@@ -137,12 +137,7 @@ def find_layout(
     table = columns.open(path, named)
     # Of predictions.tsv the column with the usual name is the prediction.
     if {GOLD, "error"} <= {*table.columns} and columns.label_column is None:
-        # A model of CoNLL has columns of no names, and a reranker may be trained without labels.
-        has_gold = chosen is not None and (chosen.labelling.has_units or chosen.reranks)
-        if label or not texts or has_gold:
-            columns = replace(columns, label_column=GOLD)
-        else:  # texts that belong together: what follows is predicted
-            table = table._replace(columns=table.columns[: table.columns.index(GOLD)])
+        columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
     sample = sample_of(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.

@@ -1045,6 +1045,15 @@ def test_predictions_of_a_training_without_labels_are_no_labels(write, task, con
     assert getattr(example.label, "relevance", example.label) == want
 
 
+@pytest.mark.parametrize("names", [(), (("A", "B", "C"), "label")])
+def test_predictions_of_triples_are_read_again_as_triples(write, names):
+    rows = "A\tB\tC\tgold\tcosine\terror\n甲\t乙\t丙\tbelongs\t0.9\t\n"
+    path, columns = write("predictions.tsv", rows), ColumnsConfig()
+    layout = find_layout(path, columns, "embedding", TASKS, *names)
+    [example] = read_examples(path, layout, columns)
+    assert (example.texts, example.label) == (("甲", "乙", "丙"), BELONGS)
+
+
 def test_line_breaks_in_names_are_escaped_in_messages(write):
     rows = [{"评论\n内容": f"文本{i}", "标\n签": "好\n评" if i % 2 else "差"} for i in range(20)]
     path = write("a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))

@@ -73,9 +73,11 @@ class VectorLabelling(Labelling):
         return Example(tuple(chain(*group)), matching, row.source_line)
 
     def read_label(self, value: Any, sep: str) -> Label:
-        """A finite number; of three texts B or C, the one nearer to A."""
+        """A finite number; of three texts B or C, the one nearer to A; None in predictions.tsv."""
         # "B" and "C" are no numbers, so a label is one or the other.
         name, number = read_label(value), to_number(value, as_shown=True)
+        if name == BELONGS:
+            return None
         if number is None and name.upper() not in ("B", "C"):
             raise BadCellError(
                 f"has the label {name!r}, but pairs have a number, and of three texts B or C is "
