@@ -65,7 +65,8 @@ class BM25:
     def __init__(self, texts: Iterable[str]) -> None:
         from sklearn.feature_extraction.text import CountVectorizer
 
-        self._vectorizer = CountVectorizer(analyzer=words_of)
+        # A text of signs alone, such as "!!!", is searched by these.
+        self._vectorizer = CountVectorizer(analyzer=lambda text: words_of(text) or text.split())
         counts = self._vectorizer.fit_transform(texts).astype(np.float64).tocoo()
         texts_with = np.bincount(counts.col, minlength=counts.shape[1])
         rarity = np.log1p((counts.shape[0] - texts_with + 0.5) / (texts_with + 0.5))

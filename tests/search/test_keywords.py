@@ -21,12 +21,12 @@ QUERIES = ["打印文档", "如何打开 pdf", "公园", "没有这个词汇甲�
 
 def bm25(query, documents):
     """BM25 (Robertson and Zaragoza, 2009) with Lucene's inverse document frequency."""
-    words = [words_of(text) for text in documents]
+    words = [words_of(text) or text.split() for text in documents]
     mean = sum(map(len, words)) / len(words)
     scores = []
     for text in words:
         counts, score = Counter(text), 0.0
-        for word in words_of(query):
+        for word in words_of(query) or query.split():
             document_count = sum(word in other for other in words)
             inverse_frequency = math.log(
                 1 + (len(words) - document_count + 0.5) / (document_count + 0.5)
@@ -52,6 +52,12 @@ def test_bm25_scores_by_its_formula():
     scores = BM25(DOCUMENTS).scores(queries)
     assert scores.dtype == np.float32
     np.testing.assert_allclose(scores, [bm25(x, DOCUMENTS) for x in queries], atol=1e-6)
+
+
+def test_texts_without_words_are_searched_by_their_signs():
+    scores = BM25(["!!!", "？？ ……"]).scores(["……", "你好"])
+    assert scores[0, 1] > scores[0, 0] == 0
+    assert not scores[1].any()
 
 
 def test_terms_are_character_pairs_and_whole_names():
