@@ -112,4 +112,6 @@ def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
     batch, length, *features = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * length  # sequence b begins at b · T
     flat = ops.reshape(x, (-1, *features))  # (B·T, …)
-    return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)
+    picked = ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)
+    # With an empty batch, JAX's `take` returns (0, …), without the axis of the positions.
+    return ops.reshape(picked, (*ops.shape(positions), *features))

@@ -95,6 +95,16 @@ def test_outputs_have_the_expected_shapes(name, version, make, inputs):
     assert all(np.isfinite(value).all() for value in outputs.values())
 
 
+@pytest.mark.quick_cases("masked_lm", "similarity", "of_first")
+@every_class
+def test_an_empty_batch_has_empty_outputs(name, make, inputs):
+    empty = {key: x[:0] for key, x in inputs.items()}
+    outputs = flat(make(name, "v1", num_hidden_layers=1)(empty))
+    assert {key: x.shape for key, x in outputs.items()} == {
+        key: (0, *shape[1:]) for key, shape in shapes(name).items()
+    }
+
+
 @pytest.mark.quick_cases("*-mixed_bfloat16", "encoder-float64", "masked_lm-float16")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
