@@ -130,7 +130,7 @@ def _by_chunks(
     """
     visible = (ids[..., :, None] == ids[..., None, :]) & (ids[..., None, :] != 0)
     if causal:
-        place = ops.arange(CHUNK)
+        place = ops.arange(CHUNK, dtype="int32")
         visible = visible & (place[None, :] <= place[:, None])
     visible = ops.cast(visible, q.dtype)[:, :, None]  # (B, K, 1, C, C)
     # Twice: the numerator has the rotated features, the denominator those that are all positive.
@@ -167,7 +167,7 @@ def _carried(
     # The sums over chunks are a product with a mask (B, K, K), not a loop: XLA has no gradient of a
     # loop of unknown length. By operation counts (4 heads of 64), the product is a tenth of the
     # layer at 32,768 tokens, and equals the rest at some 300,000.
-    place = ops.arange(ops.shape(ids)[1])
+    place = ops.arange(ops.shape(ids)[1], dtype="int32")
     earlier = place[None, :] > place[:, None] if backwards else place[None, :] < place[:, None]
     # joined[b, i, j]: whether chunk j precedes i and ends in the document in which i − 1 ends;
     # with `backwards`, whether j follows i and begins in the document in which i + 1 begins.

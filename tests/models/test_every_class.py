@@ -193,6 +193,25 @@ def test_training_changes_every_weight(name, version, jit, make, inputs):
         assert (ops.convert_to_numpy(weight) != old).any(), weight.path
 
 
+@pytest.mark.quick_cases("bfloat16")
+@pytest.mark.parametrize("floatx", ["bfloat16", "float64"])
+def test_training_does_not_depend_on_keras_default_float(floatx, make, inputs):
+    masks = {"local_attention": 4, "global_attn_every_n_layers": 2, "attention_type": "causal"}
+    model = make("masked_lm", "v1", "float32", position_embedding_type="t5", **masks)
+    labelled = inputs | {"labels": inputs["token_ids"]}
+    want = float(ops.mean(model(labelled)))
+    before, usual = model.get_weights(), keras.config.floatx()
+    keras.config.set_floatx(floatx)  # also the bits of the integers that `arange` gives
+    try:
+        model.compile(keras.optimizers.SGD(0.5), lambda _, losses: losses, jit_compile=False)
+        targets = np.zeros((SIZES["B"], SIZES["T"]))
+        history = model.fit(labelled, targets, batch_size=SIZES["B"], verbose=0).history
+    finally:
+        keras.config.set_floatx(usual)
+    assert float(history["loss"][0]) == pytest.approx(want, rel=0.01)  # in the default float
+    assert all((new != old).any() for new, old in zip(model.get_weights(), before, strict=True))
+
+
 with_float64 = pytest.mark.skipif(
     keras.backend.backend() == "jax", reason="JAX has float64 only if enabled"
 )
