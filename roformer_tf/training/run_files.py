@@ -130,7 +130,7 @@ def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
     Raises InputError if the folder holds a run on other examples, or other files of these names.
     """
     for path, content in files.items():
-        if path.exists() and path.read_text(encoding="utf-8") == content:
+        if path.exists() and path.read_bytes() == content.encode():
             continue
         if settings_to_continue(output) or (path.exists() and not (output / SETTINGS).exists()):
             raise InputError(
