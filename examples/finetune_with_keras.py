@@ -18,7 +18,10 @@ model = RoFormerForSequenceClassification.from_pretrained(checkpoint, num_labels
 model.compile(
     # For chinese_roformer-tf-mini; a larger model needs a lower rate, a base model 2e-5.
     keras.optimizers.AdamW(2e-4, weight_decay=0.01),
-    keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+    # The reduction ignores what fills up the last batch; Keras' default would count it as 0.
+    keras.losses.SparseCategoricalCrossentropy(
+        from_logits=True, reduction="mean_with_sample_weight"
+    ),
     weighted_metrics=["accuracy"],
 )
 model.fit(

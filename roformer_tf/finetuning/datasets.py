@@ -101,8 +101,9 @@ class LabelledDataset:
         """Batches for `fit` and `evaluate`; each epoch has every sequence once, in another order.
 
         (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets for
-        the task's loss, weights float32, 0 where the last batch is filled up. Call `fit` with
-        `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
+        the task's loss, weights float32, 0 where the last batch is filled up. So give a loss of
+        Keras `reduction="mean_with_sample_weight"`, and metrics as `weighted_metrics`. Call `fit`
+        with `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
         Raises InputError for a label that the task does not know, and for a task whose loss
         compares several sequences, such as multiple-choice and embedding.
         """

@@ -180,6 +180,6 @@ def _backward(
     # ∂ loss / ∂ logits = softmax − 1 at the label
     probabilities = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)
     # (M, V) bool: one True in each row, at the label.
-    own = ops.arange(scores.shape[-1]) == labels[:, None]
+    own = ops.arange(scores.shape[-1], dtype="int32") == labels[:, None]
     to_logits = ops.where(own, probabilities - 1, probabilities)
     return ops.cast(to_logits * upstream[:, None], scores.dtype)

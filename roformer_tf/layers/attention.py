@@ -65,7 +65,6 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotation = rotation
-        self.rotary_style, self.rotary_base = rotary_style, rotary_base
         self.use_logn_attn = use_logn_attn
         self.frozen = (frozen,) if isinstance(frozen, str) else tuple(frozen)
 
@@ -153,8 +152,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         output, *scores = output if return_attention_scores else (output,)
         output = gather_positions(output, positions)
         if input_mask is not None:  # else later layers would get that of all T positions
-            mask = ops.take_along_axis(input_mask, positions, axis=1)
-            set_output_mask(keras, output, mask)
+            set_output_mask(keras, output, ops.take_along_axis(input_mask, positions, axis=1))
         return (output, *scores) if scores else output
 
     def _compute_attention(
@@ -198,9 +196,9 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             return spec
         output, *scores = spec if isinstance(spec, tuple) else (spec,)
         output = keras.KerasTensor((*positions.shape, *output.shape[2:]), output.dtype)
-        if kwargs.get("query_mask") is not None:
-            mask = ops.take_along_axis(kwargs["query_mask"], positions, axis=1)
-            set_output_mask(keras, output, mask)
+        query_mask = kwargs.get("query_mask")
+        if query_mask is not None:
+            set_output_mask(keras, output, ops.take_along_axis(query_mask, positions, axis=1))
         return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:

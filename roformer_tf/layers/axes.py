@@ -61,7 +61,7 @@ def rotate_along_axes(
     trained length.
     """
     if positions is None:
-        return rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
+        return rotation.rotate(x, ops.arange(ops.shape(x)[1], dtype="int32"), length)
     _check(positions, x.shape[0], x.shape[1], rotation)
     if not rotation.features:
         return x

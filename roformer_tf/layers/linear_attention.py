@@ -20,7 +20,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_choice
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import in_blocks
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
@@ -75,20 +75,18 @@ def linear_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    rotated_query: Tensor | None = None,
-    rotated_key: Tensor | None = None,
+    rotated_query: Tensor,
+    rotated_key: Tensor,
     sequence_ids: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
     """Σ_n (q′_m · k′_n) v_n / Σ_n q_m · k_n over the visible keys n of query m.
 
-    Features query (B, T, N, M) and key (B, S, N, M); rotated features for the numerator (default:
-    the same); value (B, S, N, V) → (B, T, N, V). With `sequence_ids` (B, T) int, tokens attend to
+    Features query (B, T, N, M) and key (B, S, N, M); rotated features for the numerator; value
+    (B, S, N, V) → (B, T, N, V). With `sequence_ids` (B, T) int, tokens attend to
     each other only if these are equal and not 0. With `causal` they attend to previous tokens and
     themselves. Both need T = S. Without visible keys the output is 0.
     """
-    rotated_query = query if rotated_query is None else rotated_query
-    rotated_key = key if rotated_key is None else rotated_key
     if sequence_ids is None and not causal:
         memory = ops.einsum("bsnm,bsnv->bnmv", rotated_key, value)
         above = ops.einsum("btnm,bnmv->btnv", rotated_query, memory)
@@ -132,7 +130,7 @@ def _by_chunks(
     """
     visible = (ids[..., :, None] == ids[..., None, :]) & (ids[..., None, :] != 0)
     if causal:
-        place = ops.arange(CHUNK)
+        place = ops.arange(CHUNK, dtype="int32")
         visible = visible & (place[None, :] <= place[:, None])
     visible = ops.cast(visible, q.dtype)[:, :, None]  # (B, K, 1, C, C)
     # Twice: the numerator has the rotated features, the denominator those that are all positive.
@@ -169,7 +167,7 @@ def _carried(
     # The sums over chunks are a product with a mask (B, K, K), not a loop: XLA has no gradient of a
     # loop of unknown length. By operation counts (4 heads of 64), the product is a tenth of the
     # layer at 32,768 tokens, and equals the rest at some 300,000.
-    place = ops.arange(ops.shape(ids)[1])
+    place = ops.arange(ops.shape(ids)[1], dtype="int32")
     earlier = place[None, :] > place[:, None] if backwards else place[None, :] < place[:, None]
     # joined[b, i, j]: whether chunk j precedes i and ends in the document in which i − 1 ends;
     # with `backwards`, whether j follows i and begins in the document in which i + 1 begins.
@@ -180,7 +178,6 @@ def _carried(
     return memory, total, ours
 
 
-FEATURE_MAPS = ("elu", "favor")
 OPTIONS = {
     *("output_shape", "use_bias", "kernel_initializer", "bias_initializer", "value_dim"),
     *("kernel_regularizer", "bias_regularizer", "activity_regularizer"),
@@ -215,8 +212,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         seed: int = 0,
         **kwargs: Any,
     ) -> None:
-        if feature_map not in FEATURE_MAPS:
-            raise InputError(f'feature_map is {feature_map!r}, but must be "elu" or "favor".')
+        check_choice("feature_map", feature_map, ("elu", "favor"))
         if num_features is not None and feature_map == "elu":
             raise InputError("elu has as many features as a head: omit num_features.")
         features = num_features or 4 * key_dim
@@ -234,7 +230,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         self.feature_map, self.num_features = feature_map, num_features
         self.causal, self.random_seed = causal, seed
         size = features if feature_map == "favor" else key_dim
-        self.feature_rotation = Rotation(size, self.rotary_style, self.rotary_base)
+        self.feature_rotation = Rotation(size, self.rotation.style, self.rotation.base)
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the projections, and draw FAVOR+'s directions."""
@@ -300,6 +296,12 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         directions = ops.cast(self.directions, query.dtype)
         # The same number for all keys of a head, because their relative sizes are the weights.
         return favor_features(query, directions), favor_features(key, directions, (1, 3))
+
+    def compute_output_shape(
+        self, query_shape: Any, value_shape: Any = None, key_shape: Any = None
+    ) -> Any:
+        """The shape of the output; default values as of `call`."""
+        return super().compute_output_shape(query_shape, value_shape or query_shape, key_shape)
 
     def get_config(self) -> dict[str, Any]:
         """All arguments, to create the layer again."""

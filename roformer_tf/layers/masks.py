@@ -26,7 +26,7 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
     if attention_type not in ("causal", "unilm"):
         return visible
     # Both rules compare ranks: the positions, or the number of segments that have begun.
-    positions = ops.arange(ops.shape(sequence_ids)[1])[None]
+    positions = ops.arange(ops.shape(sequence_ids)[1], dtype="int32")[None]
     ranks = positions if attention_type == "causal" else ops.cumsum(segment_ids, axis=1)
     return visible & (ranks[:, None, :] <= ranks[:, :, None])
 
@@ -48,7 +48,7 @@ def visible_band(
     as in `kernels.local_attention`; in a "causal" model without those of the next block.
     """
     rows, ahead = block_length(window), attention_type != "causal"
-    position = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
+    position = ops.zeros_like(sequence_ids) + ops.arange(ops.shape(sequence_ids)[1], dtype="int32")
     order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else position
     facts = (sequence_ids, position, order)
     ids, place, rank = (in_blocks(x, rows)[..., None] for x in facts)  # (B, M, C, 1)
@@ -112,4 +112,6 @@ def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
     batch, length, *features = ops.shape(x)
     rows = ops.arange(batch, dtype="int32")[:, None] * length  # sequence b begins at b · T
     flat = ops.reshape(x, (-1, *features))  # (B·T, …)
-    return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)
+    picked = ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)
+    # With an empty batch, JAX's `take` returns (0, …), without the axis of the positions.
+    return ops.reshape(picked, (*ops.shape(positions), *features))

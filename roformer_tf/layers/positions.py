@@ -78,8 +78,8 @@ class RelativeBias(layers.Layer):
     def call(self, inputs: Tensor) -> Tensor:
         """The bias between all tokens of a sequence."""
         length = ops.shape(inputs)[1]
-        distances = ops.arange(2 * length - 1) - (length - 1)  # key minus query
-        x = ops.transpose(self._of(distances))  # (N, 2T − 1)
+        # By distance, key minus query: (N, 2T − 1).
+        x = ops.transpose(self._of(ops.arange(1 - length, length, dtype="int32")))
         # y[t, s] = x[s − t + T − 1] without a look-up, whose gradient would add T² numbers one by
         # one. T copies of a row of 2T numbers are cut into rows of 2T − 1, so that each row starts
         # one number later.
@@ -93,7 +93,8 @@ class RelativeBias(layers.Layer):
     def of_band(self, rows: int, keys: int) -> Tensor:
         """The bias between a block of C queries and its K keys: (1, N, C, K)."""
         # The keys of a block begin C tokens before its first query: with the previous block.
-        return self.between(ops.arange(rows)[None], ops.arange(-rows, keys - rows)[None])
+        key = ops.arange(-rows, keys - rows, dtype="int32")[None]
+        return self.between(key[:, rows : 2 * rows], key)
 
     def between(self, query: Tensor, key: Tensor) -> Tensor:
         """The bias between tokens at positions (B, T) and (B, S) int: (B, N, T, S)."""

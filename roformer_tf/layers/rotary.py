@@ -19,7 +19,7 @@ from typing import Any
 from keras import ops
 
 from roformer_tf.config import check_rope_parameters, rotated_features
-from roformer_tf.errors import InputError, check_number
+from roformer_tf.errors import check_choice, check_number
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.rotation import cosines_and_sines
 from roformer_tf.layers.scaling import frequencies
@@ -162,8 +162,7 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved"
 
 def pair_axis(style: str) -> int:
     """The axis of the two dimensions of a pair when H is split into (H/2, 2) or (2, H/2)."""
-    if style not in ("interleaved", "half"):
-        raise InputError(f'rotary_style is {style!r}, but must be "interleaved" or "half".')
+    check_choice("rotary_style", style, ("interleaved", "half"))
     return -1 if style == "interleaved" else -2
 
 

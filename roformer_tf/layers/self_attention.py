@@ -91,7 +91,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     ) -> Tensor:
         """Self-attention by a form of `kernels/`: (B, T, D) → (B, T or P, D)."""
         length = ops.shape(x)[1]
-        everywhere = ops.arange(length)
+        everywhere = ops.arange(length, dtype="int32")
         if positions is None:
             query, key, value = self._project(x, PARTS, everywhere, training, length)
         else:

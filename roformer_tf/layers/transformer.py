@@ -111,7 +111,7 @@ class RoFormerEmbeddings(layers.Layer):
         if self.word.quantization_mode is None:
             return self.word.embeddings
         # A quantized table has integers and scales; the look-up of all ids combines them.
-        return self.word(ops.arange(self.word.input_dim))
+        return self.word(ops.arange(self.word.input_dim, dtype="int32"))
 
     def call(
         self,

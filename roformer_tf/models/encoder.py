@@ -79,7 +79,7 @@ class RoFormerEncoder(PretrainedModel):
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
         # Once for all layers and heads: each layer has one of two masks, global or local.
         views = self._views(sequences(inputs), segment_ids)
-        where = ops.arange(ops.shape(token_ids)[1])
+        where = ops.arange(ops.shape(token_ids)[1], dtype="int32")
         if "sequence_ids" in inputs and self.embeddings.position is not None:
             where = document_positions(sequences(inputs))  # not those in the packed sequence
         biases = self._biases(token_ids, views)
@@ -134,9 +134,9 @@ class RoFormerEncoder(PretrainedModel):
             known = ops.minimum(positions, self.config.max_position_embeddings - 1)
         x = self.embeddings(token_ids, segment_ids, known)
         # The tokens of a text have consecutive slots and positions, so the last one's slot and
-        # position determine those of all slots.
+        # position determine those of all slots, (B, S).
         last = slot + ops.shape(token_ids)[1] - 1
-        slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
+        slots = ops.arange(ops.shape(visible)[2], dtype="int32") - last + positions[:, -1:]
         bias = None
         if self.relative_attention_bias is not None:
             bias = self.relative_attention_bias.between(positions, slots)
@@ -164,5 +164,5 @@ def sequences(inputs: Mapping[str, Tensor]) -> Tensor:
     if "sequence_ids" in inputs:
         return ops.convert_to_tensor(inputs["sequence_ids"], "int32")
     token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
-    first = ops.arange(ops.shape(token_ids)[1]) == 0
+    first = ops.arange(ops.shape(token_ids)[1], dtype="int32") == 0
     return ops.cast((token_ids != 0) | first[None, :], "int32")

@@ -275,6 +275,10 @@ class PretrainedModel(keras.Model):
         self.get_config()  # Keras opens the file first, and would leave it empty
         super().save(filepath, *arguments, **settings)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Copy and pickle as Keras does, by a `.keras` file, but with the tokenizer."""
+        return (*super().__reduce__(), {"tokenizer": self.tokenizer})
+
     def get_config(self) -> dict[str, Any]:
         """The config and the frozen layers, with which Keras can create the model again.
 

@@ -144,7 +144,8 @@ class PretrainingModel(TrainingModel):
 
         def loss_and_gradients(x: Any, y: Any, weights: Any) -> list[Any]:
             with tf.GradientTape() as tape:
-                loss = self.compute_loss(x, y, self(x, training=True), weights)
+                # Keras gives it in the default float, which can be another.
+                loss = ops.cast(self.compute_loss(x, y, self(x, training=True), weights), "float32")
             return [loss, *tensorflow_gradients(tape, loss, self.trainable_variables)]
 
         count = self.step_config.accumulate

@@ -103,7 +103,7 @@ def softmax_losses(
     """
     classes = logits.shape[-1]
     labels = labels[..., 0] if len(labels.shape) == len(logits.shape) else labels
-    chosen = ops.one_hot(ops.cast(labels, "int32"), classes)  # (…, C)
+    chosen = ops.one_hot(ops.cast(labels, "int32"), classes, dtype=logits.dtype)  # (…, C)
     wanted = (1 - config.label_smoothing) * chosen + config.label_smoothing / classes
     losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
     if config.focal:
@@ -283,7 +283,7 @@ def cosent(targets: Tensor, vectors: Tensor, weights: Tensor) -> Tensor:
     ordered = (targets[:, None] < targets[None, :]) & counts[:, None] & counts[None, :]
     differences = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
     # The 1 of log(1 + Σ exp …) is one more term, exp 0.
-    return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(differences, (-1,))]))
+    return ops.logsumexp(ops.pad(ops.reshape(differences, (-1,)), [(1, 0)]))
 
 
 def classifier_features(vectors: Tensor) -> Tensor:

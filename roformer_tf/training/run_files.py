@@ -131,7 +131,7 @@ def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
     other files of these names.
     """
     for path, content in files.items():
-        if path.exists() and path.read_text(encoding="utf-8") == content:
+        if path.exists() and path.read_bytes() == content.encode():
             continue
         # No training depends on a test set; the report then has the figures of the new one.
         is_used = path.stem != "test" and settings_to_continue(output)

@@ -80,18 +80,18 @@ def test_arbitrary_sequence_ids_are_masked_correctly(ids, causal):
         ids = np.array([ids])
         q, k, v = rng.random((3, 1, ids.size, 1, 2))
         want = quadratic(q, k, v, q, k, ids, causal)
-        arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
-        got = linear_attention(*arguments, sequence_ids=ops.convert_to_tensor(ids), causal=causal)
+        arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v, q, k)]
+        got = linear_attention(*arguments, ops.convert_to_tensor(ids), causal)
         np.testing.assert_allclose(array(got), want, atol=1e-5)
 
 
 def test_many_chunks_and_fewer_queries_than_keys():
     rng = np.random.default_rng(0)
     q, k, v = rng.random((3, 1, 300, 2, 4))
-    arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
-    got = linear_attention(*arguments, causal=True)
+    q, k, v = (x.astype("float32") for x in (q, k, v))
+    got = linear_attention(q, k, v, q, k, causal=True)
     np.testing.assert_allclose(array(got), quadratic(q, k, v, q, k, causal=True), atol=1e-5)
-    got = linear_attention(arguments[0][:, :7], *arguments[1:])
+    got = linear_attention(q[:, :7], k, v, q[:, :7], k)
     np.testing.assert_allclose(array(got), quadratic(q[:, :7], k, v, q[:, :7], k), atol=1e-5)
 
 
@@ -181,7 +181,7 @@ def favor_error(count, seeds=range(32)):
             favor_features(tensors[0], directions),
             favor_features(tensors[1], directions, (1, 3)),
         )
-        gap = array(linear_attention(*mapped, tensors[2])) - want
+        gap = array(linear_attention(*mapped, tensors[2], *mapped)) - want
         gaps.append(np.sqrt(np.mean(gap**2)))
     return np.median(gaps)
 
@@ -297,7 +297,7 @@ def test_gradients_equal_those_of_the_quadratic_sum(small_chunks, gradient):
 
     def loss(x):
         actual = linear_attention(
-            x[0], x[1], x[2], sequence_ids=ops.convert_to_tensor(ids), causal=True
+            x[0], x[1], x[2], x[0], x[1], ops.convert_to_tensor(ids), causal=True
         )
         return ops.sum(actual * weights.astype("float32"))
 
@@ -330,6 +330,13 @@ def test_keys_that_keras_masks_are_not_attended_to(kind):
             np.testing.assert_allclose(got[row, :length], want, rtol=1e-4, atol=1e-5)
         want = array(layer(query[row : row + 1], short))[0]
         np.testing.assert_allclose(across[row], want, rtol=1e-4, atol=1e-5)
+
+
+def test_keras_applies_it_to_each_of_several_sequences():
+    layer, x = layer_of(), np.random.default_rng(4).normal(size=(2, 3, 7, 10)).astype("float32")
+    model = keras.Sequential([keras.Input(x.shape[1:]), keras.layers.TimeDistributed(layer)])
+    want = np.stack([array(layer(x[:, number])) for number in range(3)], axis=1)
+    np.testing.assert_allclose(model.predict(x, verbose=0), want, rtol=1e-4, atol=1e-5)
 
 
 def test_an_empty_batch_has_an_empty_output():
@@ -367,7 +374,7 @@ def test_bad_rotary_positions_are_refused(positions, message):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"feature_map": "relu"}, '"elu" or "favor"'),
+        ({"feature_map": "relu"}, "must be one of elu, favor"),
         ({"feature_map": "favor", "num_features": 7}, "even number"),
         ({"num_features": 8}, "omit num_features"),
         ({"dropout": 0.1}, "has no dropout"),

@@ -133,5 +133,5 @@ def test_angles_are_float32_under_a_bfloat16_policy():
 
 
 def test_an_unknown_style_is_refused():
-    with pytest.raises(InputError, match='"interleaved" or "half"'):
+    with pytest.raises(InputError, match=r"rotary_style is 'gpt', .* one of interleaved, half"):
         rotate(random(1, 2, 1, 4), np.arange(2), style="gpt")

@@ -95,6 +95,16 @@ def test_outputs_have_the_expected_shapes(name, version, make, inputs):
     assert all(np.isfinite(value).all() for value in outputs.values())
 
 
+@pytest.mark.quick_cases("masked_lm", "similarity", "of_first")
+@every_class
+def test_an_empty_batch_has_empty_outputs(name, make, inputs):
+    empty = {key: x[:0] for key, x in inputs.items()}
+    outputs = flat(make(name, "v1", num_hidden_layers=1)(empty))
+    assert {key: x.shape for key, x in outputs.items()} == {
+        key: (0, *shape[1:]) for key, shape in shapes(name).items()
+    }
+
+
 @pytest.mark.quick_cases("*-mixed_bfloat16", "encoder-float64", "masked_lm-float16")
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "float16", "float64"])
 @every_class
@@ -181,6 +191,25 @@ def test_training_changes_every_weight(name, version, jit, make, inputs):
     assert history.history["loss"][1] < history.history["loss"][0]
     for weight, old in zip(model.weights, before, strict=True):
         assert (ops.convert_to_numpy(weight) != old).any(), weight.path
+
+
+@pytest.mark.quick_cases("bfloat16")
+@pytest.mark.parametrize("floatx", ["bfloat16", "float64"])
+def test_training_does_not_depend_on_keras_default_float(floatx, make, inputs):
+    masks = {"local_attention": 4, "global_attn_every_n_layers": 2, "attention_type": "causal"}
+    model = make("masked_lm", "v1", "float32", position_embedding_type="t5", **masks)
+    labelled = inputs | {"labels": inputs["token_ids"]}
+    want = float(ops.mean(model(labelled)))
+    before, usual = model.get_weights(), keras.config.floatx()
+    keras.config.set_floatx(floatx)  # also the bits of the integers that `arange` gives
+    try:
+        model.compile(keras.optimizers.SGD(0.5), lambda _, losses: losses, jit_compile=False)
+        targets = np.zeros((SIZES["B"], SIZES["T"]))
+        history = model.fit(labelled, targets, batch_size=SIZES["B"], verbose=0).history
+    finally:
+        keras.config.set_floatx(usual)
+    assert float(history["loss"][0]) == pytest.approx(want, rel=0.01)  # in the default float
+    assert all((new != old).any() for new, old in zip(model.get_weights(), before, strict=True))
 
 
 with_float64 = pytest.mark.skipif(

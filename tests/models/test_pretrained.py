@@ -1,5 +1,7 @@
 """Tests of `from_pretrained`: it loads each weight directly and initializes only missing ones."""
 
+import copy
+import pickle
 import zipfile
 
 import keras
@@ -153,3 +155,13 @@ def test_weights_are_loaded_into_a_model_of_the_other_rotary_style(released, tmp
     model.load_pretrained(tmp_path)
     inputs = {"token_ids": np.array([[2, 5, 6, 7, 8, 3]])}
     np.testing.assert_allclose(model(inputs), source(inputs), atol=1e-4)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_copy_has_the_weights_and_the_tokenizer(copied, released):
+    model = RoFormerForMaskedLM.from_pretrained(released("char"))
+    other = copied(model)
+    assert other.tokenizer.vocabulary == model.tokenizer.vocabulary
+    inputs = model.tokenizer(["天气很好"])
+    np.testing.assert_allclose(*(np.asarray(x(inputs)) for x in (model, other)), atol=1e-5)
+    assert other.weights[0] is not model.weights[0]

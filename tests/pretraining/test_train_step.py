@@ -109,6 +109,17 @@ def test_our_step_equals_keras_step(optimizer):
 
 
 @pytest.mark.usefixtures("eager_steps")
+def test_a_step_does_not_depend_on_keras_default_float():
+    (want,), usual = train(compiled(optimizer="sgd"), batch(3)), keras.config.floatx()
+    keras.config.set_floatx("float64")  # the dtype of Keras' losses
+    try:
+        (got,) = train(compiled(optimizer="sgd"), batch(3))
+    finally:
+        keras.config.set_floatx(usual)
+    assert got == pytest.approx(want, rel=1e-5)
+
+
+@pytest.mark.usefixtures("eager_steps")
 def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
     start, free, clipped = (compiled(optimizer="sgd", clip=clip) for clip in (1e9, 1e9, CLIP))
     norm = train(free, batch(3))[0]["gradient_norm"]

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import (
+    cosent,
     number_divergence,
     sigmoid_divergence,
     softmax_divergence,
+    softmax_losses,
 )
 from roformer_tf.tasks.multilabel import Multilabel
 
@@ -28,6 +30,27 @@ def test_r_drop_is_symmetric_positive_and_zero_for_equal_inputs(divergence, seed
     assert np.array_equal(loss, keras.ops.convert_to_numpy(divergence(b, a)))
     assert (loss > 0).all()
     assert (keras.ops.convert_to_numpy(divergence(a, a)) == 0).all()
+
+
+@pytest.mark.parametrize("floatx", ["bfloat16", "float64"])
+def test_losses_do_not_depend_on_keras_default_float(floatx):
+    rng = np.random.default_rng(0)
+    labels, logits = np.array([0, 2, 1]), rng.normal(size=(3, C)).astype("float32")
+    scores, vectors = (x.astype("float32") for x in (rng.random(4), rng.normal(size=(4, 2, 5))))
+    arguments = [(softmax_losses, labels, logits), (cosent, scores, vectors, scores)]
+
+    def losses():
+        tensors = [(loss, *map(keras.ops.convert_to_tensor, x)) for loss, *x in arguments]
+        return [keras.ops.convert_to_numpy(loss(*x)) for loss, *x in tensors]
+
+    want, usual = losses(), keras.config.floatx()
+    keras.config.set_floatx(floatx)
+    try:
+        got = losses()
+    finally:
+        keras.config.set_floatx(usual)
+    for x, y in zip(got, want, strict=True):
+        np.testing.assert_array_equal(x, y, strict=True)
 
 
 def test_balanced_weights_equal_scikit_learn():

@@ -88,10 +88,11 @@ def test_a_finished_run_takes_another_test_set_from_memory(tmp_path):
 def test_a_file_of_the_user_is_not_replaced_by_examples_in_memory(tmp_path):
     """A folder without a run may hold the data that the examples were read from."""
     path = tmp_path / "train.jsonl"
-    path.write_text("the user's")
+    content = "用户的数据".encode("gb18030")
+    path.write_bytes(content)
     with pytest.raises(InputError, match=r"train\.jsonl differs"), stored({path: "new"}, tmp_path):
         pass
-    assert path.read_text() == "the user's"
+    assert path.read_bytes() == content
 
 
 @dataclass(frozen=True)

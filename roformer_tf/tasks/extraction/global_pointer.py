@@ -39,7 +39,7 @@ def span_scores(pointers: Tensor) -> Tensor:
     from roformer_tf.layers.rotary import rotate
 
     query, key, start, end = split(pointers)
-    positions = ops.arange(ops.shape(pointers)[1])
+    positions = ops.arange(ops.shape(pointers)[1], dtype="int32")
     # `rotate` takes (B, T, N, K): these are a single head.
     query, key = (rotate(x[:, :, None], positions)[:, :, 0] for x in (query, key))
     products = ops.matmul(query, ops.transpose(key, (0, 2, 1))) / POINTER_SIZE**0.5
@@ -58,7 +58,7 @@ def span_losses(targets: Tensor, pointers: Tensor, *settings: Any, soft: bool = 
     """
     scores = span_scores(pointers)
     batch, labels, length = ops.shape(scores)[:3]
-    positions = ops.arange(length)
+    positions = ops.arange(length, dtype="int32")
     # All tokens of the text: not [CLS], what is before the text, [SEP] and padding.
     ends = ops.cast(targets[:, 0, :2], "int32")
     counts = (positions > ends[:, 1:]) & (positions < ends[:, :1] - 1)  # (B, T)
