@@ -65,6 +65,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             )
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotation = rotation
+        self.rotary_style, self.rotary_base = rotary_style, rotary_base
         self.use_logn_attn = use_logn_attn
         self.frozen = (frozen,) if isinstance(frozen, str) else tuple(frozen)
 
