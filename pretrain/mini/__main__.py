@@ -10,7 +10,8 @@ OUTPUT/rows/      the vocabulary, and sequences of words
 OUTPUT/characters/  sequences of characters, with the same vocabulary
 OUTPUT/words/     the first stage: masked words
 OUTPUT/joint/     the second stage: masked words, and matching titles with their texts
-OUTPUT/compare/   the third stage, with --compare-steps: also comparing two texts in one sequence
+OUTPUT/compare/   the third stage: also comparing two texts in one sequence
+OUTPUT/longer/    the fourth stage: the same with longer texts
 OUTPUT/model/     the result in float16, with its card
 """
 
@@ -49,8 +50,10 @@ class MiniConfig:
     """Steps of the first stage."""
     joint_steps: int = 3000
     """Steps of the second stage."""
-    compare_steps: int = 0
-    """Steps of the third stage. The weights in the package have none."""
+    compare_steps: int = 2000
+    """Steps of the third stage."""
+    longer_steps: int = 1200
+    """Steps of the fourth stage."""
 
 
 def main(config: MiniConfig) -> int:
@@ -81,29 +84,39 @@ def main(config: MiniConfig) -> int:
         steps=config.joint_steps,
         mixing=MixingConfig(weights),
     )
-    joint.main(second)
-    last = second
-    if config.compare_steps:
-        last = replace(
-            second,
-            init_from=str(Path(second.output) / "model"),
-            output=str(config.output / "compare"),
-            steps=config.compare_steps,
-            seed=1,
-            comparison_weight=1.0,
-            # Without more weight decay the weights grow, and single texts lose (docs/LOG.md).
-            optimizer=replace(second.optimizer, weight_decay=0.3, warmup=0.04, decay_share=0.6),
-        )
-        joint.main(last)
+    # Without more weight decay the weights grow, and single texts lose (docs/LOG.md).
+    decayed = replace(second.optimizer, weight_decay=0.3, warmup=0.04, decay_share=0.6)
+    third = replace(
+        second,
+        init_from=str(Path(second.output) / "model"),
+        output=str(config.output / "compare"),
+        steps=config.compare_steps,
+        seed=1,
+        comparison_weight=1.0,
+        optimizer=decayed,
+    )
+    # Short texts alone do not prepare for questions about paragraphs (docs/LOG.md).
+    fourth = replace(
+        third,
+        init_from=str(Path(third.output) / "model"),
+        output=str(config.output / "longer"),
+        steps=config.longer_steps,
+        seed=2,
+        compared_length=104,
+        compared_batch_size=32,
+        optimizer=replace(decayed, learning_rate=5e-4),
+    )
+    for stage in (second, third, fourth):
+        joint.main(stage)
     result = config.output / "model"
     remove(result)
-    trained = Path(last.output) / "model"
+    trained = Path(fourth.output) / "model"
     if code := command(
         "checkpoints", "convert", trained, result, "--to", "own", "--dtype", "float16"
     ):
         return code
     tokens = {"words": settings["batch-size"] * LENGTH}
-    tokens |= {Path(x.output).name: joint.tokens_per_step(x) for x in (second, last)}
+    tokens |= {Path(x.output).name: joint.tokens_per_step(x) for x in (second, third, fourth)}
     write_card(config.output, LENGTH, tokens)
     return 0
 

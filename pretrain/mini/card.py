@@ -16,6 +16,7 @@ STAGES = {
     "words": "masked words",
     "joint": "masked words, a quarter of the rows in characters, and titles that find their texts",
     "compare": "the same, and two texts in one sequence: which tokens both have, and how many",
+    "longer": "the same with longer texts",
 }
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 

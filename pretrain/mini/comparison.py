@@ -12,8 +12,6 @@ from keras import ops
 
 # Inputs that `side_by_side` returns.
 INPUTS = ("both", "segments", "shared", "overlap")
-# Maximum tokens of each side of a comparison.
-SIDE_LENGTH = 28
 # Targets of tokens that are not asked: special ones and padding.
 NOT_ASKED = -1
 
@@ -69,9 +67,9 @@ def altered(title: np.ndarray, other: np.ndarray, rng: np.random.Generator) -> n
     return np.concatenate([title[:1], copy, title[-1:]])
 
 
-def cut(ids: np.ndarray, separator: int) -> np.ndarray:
-    """Return the first tokens of texts: (N, L) → (N, at most 28), each still ending in [SEP]."""
-    result = ids[:, :SIDE_LENGTH].copy()
+def cut(ids: np.ndarray, length: int, separator: int) -> np.ndarray:
+    """Return the first tokens of texts: (N, L) → (N, length), each still with a [SEP]."""
+    result = ids[:, :length].copy()
     full = result[:, -1] != 0
     result[full, -1] = separator
     return result

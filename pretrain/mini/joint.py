@@ -1,4 +1,4 @@
-"""The second and third stages: masked words, and titles with their texts.
+"""The second and the later stages: masked words, and titles with their texts.
 
     python -m pretrain.mini.joint --init-from MODEL --rows ROWS --characters ROWS \
         --pairs pairs.jsonl --output DIR [--comparison-weight 1]
@@ -6,7 +6,7 @@
 Some rows are split into characters, because entities and answers are labelled by characters, most
 of which are rare as words. A masked language model does not train the vector of [CLS]. Here this
 vector, and the mean of the tokens, are trained to match a title with its text among those of a
-batch. The third stage also compares both in one sequence. The weights of its head are dropped, so
+batch. The later stages also compare both in one sequence. The weights of their head are dropped, so
 the result is an ordinary masked language model.
 """
 
@@ -23,7 +23,7 @@ from absl import flags
 from keras import ops
 
 from benchmarks.command_line import settings_of
-from pretrain.mini.comparison import INPUTS, SIDE_LENGTH, comparison_loss, cut, side_by_side
+from pretrain.mini.comparison import INPUTS, comparison_loss, cut, side_by_side
 from roformer_tf.corpus.batches import (
     MixingConfig,
     held_out_batches,
@@ -79,7 +79,11 @@ class JointConfig:
     title_length: int = 24
     """Maximum tokens of a title."""
     text_length: int = 56
-    """Maximum tokens of a text."""
+    """Maximum tokens of a text whose vector is trained."""
+    compared_length: int = 28
+    """Maximum tokens of a text that is compared with a title."""
+    compared_batch_size: int = 64
+    """Pairs of a step that are compared, the first ones of its pairs."""
     temperature: float = 0.05
     """Temperature by which cosines are divided."""
     pair_weight: float = 0.2
@@ -158,9 +162,11 @@ def tokens_per_step(config: JointConfig) -> int:
     """Return the number of tokens of a step, rows and pairs, including padding."""
     rows = PreparedRows.open(Path(config.rows)).length
     pair = config.title_length + config.text_length
+    tokens = config.batch_size * rows + config.pair_batch_size * pair
     if config.comparison_weight:
-        pair += sum(min(x, SIDE_LENGTH) for x in (config.title_length, config.text_length)) - 1
-    return config.batch_size * rows + config.pair_batch_size * pair
+        compared = config.title_length + config.compared_length - 1
+        tokens += min(config.compared_batch_size, config.pair_batch_size) * compared
+    return tokens
 
 
 def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
@@ -191,7 +197,7 @@ def read_pairs(
         with temporary_file(cache) as temporary, temporary.open("wb") as file:
             titles, texts = (
                 encode("text_a", config.title_length),
-                encode("text_b", config.text_length),
+                encode("text_b", max(config.text_length, config.compared_length)),
             )
             np.savez(file, titles=titles, texts=texts)
     with np.load(cache) as arrays:
@@ -219,14 +225,16 @@ class Batches:
         inputs, labels, weights = keras.tree.map_structure(
             lambda *parts: np.concatenate(parts), *(source[step] for source in sources)
         )
-        inputs |= {"titles": titles[chosen], "texts": texts[chosen], "labels": labels}
+        matched = cut(texts[chosen], config.text_length, tokenizer.sep_id)
+        inputs |= {"titles": titles[chosen], "texts": matched, "labels": labels}
         if config.comparison_weight:
             rng = np.random.default_rng((config.seed, step))
             # Half of the steps compare characters.
-            chosen_pairs = character_pairs if rng.random() < 0.5 else pairs
-            first, second = (cut(x[chosen], tokenizer.sep_id) for x in chosen_pairs)
+            titles, texts = character_pairs if rng.random() < 0.5 else pairs
+            chosen = chosen[: config.compared_batch_size]
+            compared = cut(texts[chosen], config.compared_length, tokenizer.sep_id)
             special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id)
-            inputs |= side_by_side(first, second, special, rng)
+            inputs |= side_by_side(titles[chosen], compared, special, rng)
         return inputs, labels, weights
 
     def open(self) -> tuple[Any, ...]:
