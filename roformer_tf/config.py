@@ -21,7 +21,6 @@ _CHOICES = {
     "attention_type": (None, "bidirectional", "causal", "unilm"),
     "pooling": ("cls", "mean", "pooler"),
     "crf": (False, True),
-    "shared_tokens": (False, True),
 }
 
 POINTER_SIZE = 64
@@ -110,9 +109,6 @@ class RoFormerConfig:
     crf: bool = False
     """Whether token classification has a conditional random field (label transitions). Decided by
     the tensors of a checkpoint."""
-    shared_tokens: bool = False
-    """Whether the segments of two texts show which tokens both have. transformers would number the
-    texts: it refuses such a model."""
     label_mean: float = 0.0
     """Mean of the labels that a regression was trained on. The model predicts standardized labels;
     a saved head includes the scaling, so that other programs get the label itself."""

@@ -138,8 +138,8 @@ def write(
 def write_graph_config(folder: str | Path, config: RoFormerConfig, architecture: str) -> None:
     """Write the config of an exported graph, whose logits have the scale of the labels."""
     config = config.replace(label_mean=0.0, label_deviation=1.0)
-    # The graph computes what transformers has no class for, except segments and the order of tags.
-    kind = FORM_TYPE if config.shared_tokens else CRF_TYPE if config.crf else "roformer"
+    # The graph computes what transformers has no class for, except the order of tags.
+    kind = CRF_TYPE if config.crf else "roformer"
     write_json(Path(folder) / CONFIG, _config_values(config, architecture, kind))
 
 
@@ -292,8 +292,6 @@ def foreign_part(config: RoFormerConfig, arrays: Collection[str]) -> str:
         return "the head of entities (spans)"
     if classifies and config.pooling == "mean":
         return "a classifier of the mean of all tokens (pooling 'mean')"
-    if config.shared_tokens:
-        return "segments that mark the tokens that two texts share (shared_tokens)"
     if form := config.unusual_form(learned=True, value=True):
         return form
     # BERT has one size for embeddings and layers, norms with weights, and another classifier head.
@@ -317,9 +315,8 @@ def _config_values(config: RoFormerConfig, architecture: str, kind: str) -> dict
     if len(values.get("id2label", ())) != labels:
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
         values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}
-    for key in ("crf", "shared_tokens"):
-        if not values[key]:
-            del values[key]
+    if not values["crf"]:
+        del values["crf"]
     return values | {
         "architectures": [architecture],
         "model_type": kind,

@@ -110,10 +110,6 @@ def export_card(
         if task.decoding.graph_part == "masked":
             texts = ["今天天气很[MASK]"]
     units = None if task is None else task.units
-    # Tokens that two texts never share.
-    special_ids: set[int] = set()
-    if task is not None and task.shared_tokens:
-        special_ids = {0, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id}
     return markdown(
         environment(Path(__file__).parent),
         "export_card.md.jinja",
@@ -125,7 +121,6 @@ def export_card(
         max_length=max_length,
         order_scores=ORDER_SCORES,
         mask_id=tokenizer.mask_id,
-        special_ids=special_ids,
         segments=tokenizer.segments,
     )
 

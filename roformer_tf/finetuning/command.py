@@ -25,7 +25,6 @@ import keras
 import numpy as np
 
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
-from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
 from roformer_tf.errors import DivergedError, InputError, check_number
@@ -105,7 +104,6 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         check_export(to, output / "export" / to)
     say(layout.report)
     check_uses(layout.task, config)
-    config = choose_segments(config, layout)
     sets = read_sets(config, layout)
     config = settle_method(config, layout.task, sets.train)
     # With "vectors", and while "auto" is open, all examples stay together: without --valid the
@@ -215,7 +213,7 @@ def adapted_search(search: Search, adapt: Adapt) -> Search:
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace "auto" by the values of a run that is resumed: epochs, shared tokens, and others.
+    """Replace "auto" by the values of a run that is resumed.
 
     The method of a new run is "full" if a setting of the training is given.
     Raises InputError for such a setting next to the method "vectors".
@@ -230,7 +228,7 @@ def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
     # Of a new run, this depends on which settings the user gave: before they are replaced.
     known: dict[str, Any] = {"method": "full" if training_flags(config, OF_BOTH) else "auto"}
     known |= run_files.settings_to_continue(Path(config.output))
-    for name in ("method", "epochs", "shared_tokens"):
+    for name in ("method", "epochs"):
         if getattr(config, name) == "auto":
             config = dataclasses.replace(config, **{name: known.get(name, "auto")})
     if config.optimizer.learning_rate == "auto":
@@ -287,29 +285,6 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         say("no lexical features, because a model with them cannot be exported")
 
 
-def choose_segments(config: FinetuneConfig, layout: Layout) -> FinetuneConfig:
-    """Replace `shared_tokens="auto"` for pairs of texts, and print it if it is "yes".
-
-    It is "yes" for our own checkpoint, which hardly learns to compare texts otherwise
-    (docs/LOG.md), unless the settings ask for a model that other programs open.
-    Raises InputError if it is set, but the task has no two texts in a sequence.
-    """
-    usual = layout.task.labelling.shares_tokens
-    has_two = usual is not None and len(layout.text_columns) > 1
-    if config.shared_tokens == "yes" and not has_two:
-        raise InputError(
-            f"shared_tokens is for two texts in a sequence, which a {layout.task.name} of "
-            f"{' and '.join(layout.text_columns)} does not have. Remove --shared-tokens."
-        )
-    if config.shared_tokens != "auto" or usual or not has_two:
-        return config
-    for_others = config.lexical_features == "no" or config.export
-    shared: Any = "yes" if config.checkpoint == MINI and not for_others else "no"
-    if shared == "yes":
-        say("the segments show which tokens both texts have (--shared-tokens)")
-    return dataclasses.replace(config, shared_tokens=shared)
-
-
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
     """Read the files, which may differ in their columns. Raises InputError for bad examples."""
 
@@ -362,7 +337,6 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     Raises InputError for examples of several kinds, for a label of the other sets that training
     does not have, and for settings that the task has no use for.
     """
-    shared = config.shared_tokens
     task = layout.task_of(
         sets.train,
         config.columns,
@@ -370,7 +344,6 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         max_length=UNLIMITED,
         crf=config.crf,
         **({"label_prompts": True} if config.label_prompts else {}),
-        **({} if shared == "auto" else {"shared_tokens": shared == "yes"}),
         **({"pattern": config.pattern} if config.pattern else {}),
     )
     task = task.objective.with_vector_settings(config.vectors, config.loss.teacher)

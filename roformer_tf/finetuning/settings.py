@@ -124,10 +124,6 @@ class FinetuneConfig:
     """Combine the model's predictions with those of TF-IDF, by a weight that is chosen on the
     validation set; such a model cannot be exported. "auto": if that is better there beyond
     chance, and not with --export or --no-baseline."""
-    shared_tokens: Wanted = "auto"
-    """Show the model, by their segments, which tokens the two texts of a sequence share. Small
-    models are then far better at pairs, but transformers refuses them. "auto": for questions; for
-    pairs where our own checkpoint is trained, but not with --export or --lexical-features no."""
     language: AskedLanguage = "auto"
     """Language of the report and the model card, and of messages. "auto": Chinese if most letters
     of the texts are Chinese; for messages, that of the locale."""

@@ -55,13 +55,12 @@ def encode_choices(
     examples: Sequence[Example],
     tokenizer: "RoFormerTokenizer",
     max_length: int,
-    shared_tokens: bool = False,
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 
-    The longer of both loses its last tokens. `shared_tokens`: as in `encode_texts`.
+    The longer of both loses its last tokens.
     """
-    encoded = encode_texts(examples, tokenizer, max_length, shared_tokens=shared_tokens)
+    encoded = encode_texts(examples, tokenizer, max_length)
     rows = rows_of(encoded)  # one for each candidate
     return EncodedChoices(
         **vars(encoded),

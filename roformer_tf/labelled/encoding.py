@@ -1,7 +1,6 @@
 """Examples → sequences of token ids and their targets; logits of sequences → logits of examples.
 
-A sequence (row) is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair, whose
-segments are BERT's or, with `shared_tokens`, show which tokens both texts have. Most
+A sequence (row) is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair. Most
 examples are one sequence. A ranking is two, (A, B) and (A, C), and a long text may be several
 windows:
 
@@ -83,19 +82,18 @@ def encode_texts(
     tokenizer: "RoFormerTokenizer",
     max_length: int,
     long_texts: LongTexts = "head",
-    shared_tokens: bool = False,
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
-    its last tokens. `shared_tokens`: as in `joined`.
+    its last tokens.
     """
 
     def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
         """The rows of an example, and its length before it is cut."""
         first, *rest = map(tokenizer.ids, texts)
         if rest:
-            rows = [_Row(*joined(tokenizer, first, x, max_length, shared_tokens)) for x in rest]
+            rows = [_Row(*joined(tokenizer, first, x, max_length)) for x in rest]
             # A pair has another [SEP] after its second text.
             return rows, len(first) + max(map(len, rest)) + SPECIALS + 1
         chunks = _chunks(first, max_length - SPECIALS, long_texts)
@@ -275,20 +273,10 @@ def joined(
     first: list[int],
     second: list[int] | None = None,
     max_length: int | None = None,
-    shared_tokens: bool = False,
 ) -> tuple[Ints, Ints]:
-    """Token ids and segments of one row, of a text or two, (T,) int32 each.
-
-    With `shared_tokens` segment 1 has the tokens of both texts, except [UNK], and segment 0 all
-    others: a small model does not learn to compare both by itself (docs/LOG.md).
-    """
-    both = tokenizer.join(first, second, max_length)
-    ids, segments = (np.array(x, np.int32) for x in both)
-    if shared_tokens:
-        shared = np.intersect1d(ids[segments == 0], ids[segments == 1])
-        never = [tokenizer.sep_id, tokenizer.unk_id]
-        segments = np.isin(ids, np.setdiff1d(shared, never)).astype(np.int32)
-    return ids, segments
+    """Token ids and segments of one row, of a text or two, (T,) int32 each."""
+    ids, segments = tokenizer.join(first, second, max_length)
+    return np.array(ids, np.int32), np.array(segments, np.int32)
 
 
 def _unit_rows(

@@ -126,8 +126,6 @@ class TokenizedQuestions:
     """(questions,) int32: tokens of a row with the whole question and context."""
     tokenizer: RoFormerTokenizer
     max_length: int
-    shared_tokens: bool
-    """As in `joined`."""
 
     @classmethod
     def of(
@@ -135,7 +133,6 @@ class TokenizedQuestions:
         examples: Sequence[Example],
         tokenizer: RoFormerTokenizer,
         max_length: int,
-        shared_tokens: bool,
     ) -> "TokenizedQuestions":
         """Tokenize. Raises InputError as `encode_questions`."""
         hint = "for a question and a token of its context"
@@ -154,7 +151,7 @@ class TokenizedQuestions:
         lengths = np.array(whole, np.int32) + _SPECIALS
         asked = [x[:most] for x in questions]
         cut = np.array([len(x[most:]) for x in questions], np.int32)
-        return cls(asked, cut, contexts, lengths, tokenizer, max_length, shared_tokens)
+        return cls(asked, cut, contexts, lengths, tokenizer, max_length)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -163,9 +160,7 @@ class TokenizedQuestions:
     def row(self, number: int, first: int, last: int) -> _Row:
         """The row of a question and the tokens [first, last) of its context."""
         asked, (ids, offsets) = self.questions[number], self.contexts[number]
-        token_ids, segment_ids = joined(
-            self.tokenizer, asked, ids[first:last], shared_tokens=self.shared_tokens
-        )
+        token_ids, segment_ids = joined(self.tokenizer, asked, ids[first:last])
         spans = np.full((len(token_ids), 2), -1, np.int32)
         # After the question are [CLS] and [SEP], after the context is another [SEP].
         spans[len(asked) + SPECIALS : -1] = offsets[first:last]
@@ -176,13 +171,12 @@ def encode_questions(
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
     max_length: int,
-    shared_tokens: bool,
 ) -> EncodedQuestions:
     """Rows of at most `max_length` tokens; a question has at most half of them.
 
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, shared_tokens)
+    tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
     rows, rows_each = [], []
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))

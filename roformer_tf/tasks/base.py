@@ -123,9 +123,6 @@ class Task:
     """Maximum tokens of a sequence."""
     long_texts: LongTexts = "head"
     """What happens to longer texts: cut, cut in the middle, or read in overlapping windows."""
-    shared_tokens: bool = False
-    """Whether the segments of two texts show which tokens both have. Not in models that other
-    programs trained."""
     thresholds: tuple[float, ...] = ()
     """For multilabel: a label is predicted above its threshold; none means 0.5 for all."""
     mean: float = 0.0
@@ -166,7 +163,7 @@ class Task:
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
         # Folders of other tasks stay readable by versions that do not have these settings.
-        for name in ("label_values", "scheme", "crf", "transitions", "shared_tokens"):
+        for name in ("label_values", "scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
         return json_text(values)
@@ -182,8 +179,7 @@ class Task:
 
         Raises InputError where nothing can be learned: no example, or a single label.
         """
-        shared = {"shared_tokens": bool(cls.labelling.shares_tokens)}
-        return cls.from_settings(**{**shared, **settings, **cls.labelling.learned(training)})
+        return cls.from_settings(**(settings | cls.labelling.learned(training)))
 
     @classmethod
     def from_settings(cls, **settings: Any) -> "Task":

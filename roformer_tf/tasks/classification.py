@@ -66,7 +66,6 @@ class PairLabelling(ClassificationLabelling):
     """Labels of two texts in one sequence."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
-    shares_tokens: ClassVar[bool | None] = False
 
     def check(self, example: Example) -> None:
         """Refuse the label "-", with which OCNLI, SNLI and others mark pairs without consensus."""
@@ -169,7 +168,6 @@ class Pair(Classification):
             hypotheses=tuple(template.replace("{}", name) for name in names),
             entailment=self._entailment[0],
             max_length=self.max_length,
-            shared_tokens=self.shared_tokens,
             top_k=self.top_k,
         )
 

@@ -130,7 +130,6 @@ class Decoding(Part):
             max_position_embeddings=positions,
             label_mean=self.task.mean,
             label_deviation=self.task.deviation,
-            shared_tokens=self.task.shared_tokens,
         )
 
     def order_scores(self) -> dict[str, list[Any]]:

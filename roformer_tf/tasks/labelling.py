@@ -55,9 +55,6 @@ class Labelling(Part):
     span_name: ClassVar[str] = ""
     """What spans of a text are, if the model finds such: "entities"."""
 
-    shares_tokens: ClassVar[bool | None] = None
-    """The default of --shared-tokens. None: the task does not have it."""
-
     column_names: ClassVar[tuple[tuple[str, ...], ...]] = ()
     """Names of the text columns and the label column, if files of the task have fixed ones."""
 
@@ -177,9 +174,7 @@ class Labelling(Part):
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Sequences of at most `max_length` tokens."""
         task = self.task
-        return encode_texts(
-            examples, tokenizer, task.max_length, task.long_texts, task.shared_tokens
-        )
+        return encode_texts(examples, tokenizer, task.max_length, task.long_texts)
 
     def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
         """Spans of the labels that cannot be predicted, as in `encoding.in_no_window`."""

@@ -28,7 +28,6 @@ class RegressionLabelling(Labelling):
     """A number. Target (1,) float32, in deviations from the mean of the training data."""
 
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
-    shares_tokens: ClassVar[bool | None] = False
     min_labels: ClassVar[int] = 0
 
     def guess(self, sample: LabelSample) -> str:

@@ -306,8 +306,6 @@ ANY_VALUE = {
     *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
     *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-    # of the inputs
-    "shared_tokens",
     # used only together with other fields
     *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
     "relative_attention_max_distance",
@@ -337,7 +335,7 @@ def test_no_field_of_a_config_is_ignored():
     names = {field.name for field in dataclasses.fields(RoFormerConfig)}
     assert names == {*ANY_VALUE, *VALUES, *KERAS_ONLY}
     choices = {name: x for name, x in _CHOICES.items() if name not in KERAS_ONLY}
-    assert choices == VALUES | {"shared_tokens": (False, True)}
+    assert choices == VALUES
 
 
 @pytest.mark.parametrize("part", ["classifier", "token_classifier"])

@@ -343,11 +343,6 @@ TABLES = {
             Row("--pooling mean", METRICS),
             Row("--crf", METRICS, base=TAGS, slow=True),
             Row("--label-prompts", METRICS, base=f"{TAGS} --task spans"),
-            Row(
-                "--shared-tokens yes",
-                METRICS,
-                base=ONE_BATCH.replace("{examples}", "{scored} --task pair"),
-            ),
             Row("--from-scratch", METRICS),
             Row("--adapt yes", METRICS, slow=True),
             Row("--unlabelled {passages}", METRICS, base=f"{ONE_BATCH} --adapt yes", slow=True),

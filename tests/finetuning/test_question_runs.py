@@ -10,7 +10,6 @@ import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
-from roformer_tf.finetuning.command import choose_segments
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages
@@ -18,7 +17,6 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.reading import Layout
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
 from roformer_tf.search.retriever import open_reranker
 from roformer_tf.tasks.table import TASKS
@@ -83,6 +81,7 @@ def test_the_report_has_f1_and_exact_match_of_model_and_baseline(run):
     assert "pipeline_tag: question-answering" in card
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["RoFormerForQuestionAnswering"]
+    assert config["model_type"] == "roformer"  # transformers has this model
     assert config["id2label"] == {"0": "start", "1": "end"}
 
 
@@ -132,78 +131,6 @@ def test_an_export_predicts_like_the_model(run, tmp_path, to):
     np.testing.assert_allclose(*scores, atol=1e-5 if to == "onnx" else 0.5)
 
 
-def test_config_json_marks_shared_token_segments(run, tmp_path):
-    """transformers rejects an unknown model_type; with ordinary segments, predictions are worse."""
-    config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
-    assert (config["model_type"], config["shared_tokens"]) == ("roformer_tf", True)
-    rows = [("好", "真"), ("坏", "假")] * 8
-    sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "other"}
-    other = roformer_tf.finetune(run / "run" / "model", **sets, epochs=1)
-    other.model.save_pretrained(tmp_path / "saved")
-    config = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
-    assert config["model_type"] == "roformer"
-    assert "shared_tokens" not in config
-
-
-@pytest.mark.parametrize("shared", ["auto", "yes"])
-def test_pair_models_with_shared_tokens_are_not_for_transformers(run, tmp_path, shared):
-    rows = [("天气好", "气好", "真"), ("坏", "天", "假")] * 8
-    sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "run"}
-    checkpoint, settings = run / "run" / "model", {"epochs": 1, "shared_tokens": shared}
-    result = roformer_tf.finetune(checkpoint, **sets, **settings, language="en")
-    folder = tmp_path / "run" / "model"
-    assert load_task(folder).shared_tokens == (shared == "yes")
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    assert config["model_type"] == ("roformer_tf" if shared == "yes" else "roformer")
-    card = (folder / "README.md").read_text(encoding="utf-8")
-    assert ("segment 1" in card) == (shared == "yes") == ("CrossEncoder" not in card)
-    loaded = roformer_tf.load(folder, engine="keras", precision="float32")
-    assert loaded(rows[0][:2])["label"] == result.predict([rows[0][:2]])[0]["label"]
-
-
-@pytest.mark.parametrize(
-    ("task", "columns"),
-    [("classification", 1), ("regression", 1), ("tagging", 1), ("embedding", 2)],
-)
-def test_shared_tokens_need_two_texts_in_a_sequence(task, columns):
-    layout = Layout(TASKS[task], ("a", "b")[:columns], "label", "")
-    with pytest.raises(InputError, match="shared_tokens is for two texts in a sequence"):
-        choose_segments(FinetuneConfig(train="a", output="b", shared_tokens="yes"), layout)
-
-
-@pytest.mark.parametrize(
-    ("task", "columns", "settings", "expected"),
-    [
-        ("pair", 2, {}, "yes"),
-        ("regression", 2, {}, "yes"),
-        ("reranking", 2, {}, "yes"),
-        ("pair", 2, {"shared_tokens": "no"}, "no"),
-        # A model for other programs, and other checkpoints, have the usual segments.
-        ("pair", 2, {"lexical_features": "no"}, "no"),
-        ("pair", 2, {"export": ("onnx",)}, "no"),
-        ("pair", 2, {"checkpoint": "chinese_roformer-base"}, "no"),
-        ("regression", 1, {}, "auto"),
-        ("question-answering", 2, {}, "auto"),  # always shared
-        ("embedding", 2, {}, "auto"),
-    ],
-)
-def test_pairs_of_our_checkpoint_share_tokens_by_default(task, columns, settings, expected):
-    layout = Layout(TASKS[task], ("a", "b")[:columns], "label", "")
-    config = choose_segments(FinetuneConfig(train="a", output="b", **settings), layout)
-    assert config.shared_tokens == expected
-
-
-def test_a_pair_model_of_our_checkpoint_keeps_its_segments(tmp_path):
-    """A new run without lexical features has usual segments; a finished one stays as it is."""
-    rows = [("今天天气好", f"{'好天气' if i % 2 else '很贵'}{i}", i % 2) for i in range(20)]
-    settings = {"output": tmp_path / "run", "epochs": 1, "baseline": False, "max_length": 16}
-    for lexical in ("auto", "no"):
-        roformer_tf.finetune(None, rows, **settings, lexical_features=lexical)
-        assert load_task(tmp_path / "run" / "model").shared_tokens
-    metrics = (tmp_path / "run" / "metrics.jsonl").read_text(encoding="utf-8")
-    assert metrics.count('"step"') == 1
-
-
 def test_a_dataset_gives_batches_and_predictions(run):
     dataset = LabelledDataset.from_file(run / "valid.jsonl", max_length=24)
     model = random_model(dataset.task, tokenizer_of("天气人民了好什么。" + "".join(FILLER)))
@@ -221,8 +148,6 @@ def test_a_model_without_task_json_can_predict(tmp_path):
 
 
 def task_of(name):
-    from roformer_tf.tasks.table import TASKS
-
     return TASKS[name](text_columns=("question", "context"))
 
 

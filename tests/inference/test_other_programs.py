@@ -272,11 +272,6 @@ def test_a_classifier_with_mean_pooling_is_refused(tmp_path, transformers):
         (Ranking(text_columns=("a", "b", "c")), {"pooling": "mean"}, "a classifier of the mean"),
         (Spans(labels=("a", "b")), {}, r"the head of entities \(spans\)"),
         (Tagging(labels=("B", "I")), {"crf": True}, "a conditional random field"),
-        (
-            Pair(labels=("a", "b"), shared_tokens=True),
-            {"shared_tokens": True},
-            "segments that mark",
-        ),
     ],
 )
 def test_what_transformers_lacks_is_not_converted(task, changes, part, tmp_path, capsys):

@@ -42,33 +42,6 @@ def encoded_texts(*texts, tokenizer=WORD, **settings):
     return task(**settings).labelling.encode([example(text) for text in texts], tokenizer)
 
 
-@given(first=texts, second=texts, name=st.sampled_from(["word", "char"]))
-def test_shared_tokens_of_a_pair_are_in_segment_1(first, second, name):
-    tokenizer, labels = TOKENIZERS[name], ("好", "坏")
-    pair = [example(first, second)]
-    usual, shared = (
-        TASKS["pair"](labels=labels, max_length=40, shared_tokens=x).labelling.encode(
-            pair, tokenizer
-        )
-        for x in (False, True)
-    )
-    ids, segments = usual.token_ids[0].tolist(), usual.segment_ids[0].tolist()
-    assert shared.token_ids[0].tolist() == ids
-    sides = [{x for x, s in zip(ids, segments, strict=True) if s == side} for side in (0, 1)]
-    shared_ids = sides[0] & sides[1] - {tokenizer.sep_id, tokenizer.unk_id}
-    assert shared.segment_ids[0].tolist() == [int(x in shared_ids) for x in ids]
-
-
-def test_reranking_and_zero_shot_mark_shared_tokens():
-    entailment = task("pair", labels=("entailment", "neutral"), shared_tokens=True)
-    for other, texts in (
-        (TASKS["reranking"](shared_tokens=True), ("天气", "天")),
-        (entailment.with_labels(["天", "好"], "{}"), ("天气",)),
-    ):
-        encoded = other.labelling.encode([example(*texts)], TOKENIZERS["char"])
-        assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0]
-
-
 def plain_ids(text, tokenizer=WORD):
     """Return the ids of a text without special tokens, looked up by token."""
     find = tokenizer.vocabulary.get

@@ -214,9 +214,7 @@ def test_windows_cover_the_context_and_mark_the_answer(max_length):
             ]
             shown = [CONTEXT[a:b] for a, b in spans[5:-1]]
             assert ids[5:-1].tolist() == tokenizer.ids("".join(shown))
-            in_question = [int(character in shown) for character in "我们去"]
-            in_context = [int(character in "我们去") for character in shown]
-            assert encoded.segment_ids[row].tolist() == [0, *in_question, 0, *in_context, 0]
+            assert encoded.segment_ids[row].tolist() == [0] * 5 + [1] * len(spans[5:])
             seen |= {int(a) for a, _ in spans[5:-1]}
             contained = [
                 (s, s + len(t)) for t, s in label if spans[5][0] <= s and s + len(t) <= spans[-2][1]
@@ -249,7 +247,7 @@ def test_an_answer_longer_than_a_window_has_no_answer_targets():
 def test_unlearnable_questions_are_rejected():
     examples, tokenizer = repeated_example(2, (("公园", 10),), "a"), tokenizer_of(LETTERS)
     with pytest.raises(InputError, match="max_length is 4, but must be at least 5, for a question"):
-        encode_questions(examples, tokenizer, 4, True)
+        encode_questions(examples, tokenizer, 4)
     with pytest.raises(InputError, match="no training question has an answer"):
         QuestionAnswering.from_examples(repeated_example(3, (), "none"))
 
@@ -281,30 +279,10 @@ def test_training_windows_contain_the_answer_and_vary_between_epochs():
         )
 
 
-def test_unknown_tokens_are_not_marked_as_shared():
-    tokenizer = tokenizer_of("天")
-    example = Example(("天龙", "天虎"), (), "")
-    encoded = encode_questions([example], tokenizer, 20, True)
-    assert encoded.token_ids[0].tolist().count(tokenizer.unk_id) == 2
-    assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0, 0]
-
-
-def test_shared_tokens_are_marked_only_after_our_training():
-    """A model fine-tuned by transformers gets ordinary segment ids, as in its training."""
-    example = Example(("好", "天好"), (("天", 0),), "f:1")
-    trained = QuestionAnswering.from_examples([example])
-    for task, expected in (
-        (trained, [0, 1, 0, 0, 1, 0]),
-        (QuestionAnswering(), [0, 0, 0, 1, 1, 1]),
-    ):
-        encoded = task.labelling.encode([example], tokenizer_of("天好"))
-        assert encoded.segment_ids[0].tolist() == expected
-
-
 def test_a_token_partly_covered_by_the_answer_is_included():
     tokenizer = tokenizer_of(LETTERS)
     examples = [Example(("我", "今天 2023年"), (("023", 4),), "f:1")]
-    encoded = encode_questions(examples, tokenizer, 20, True)
+    encoded = encode_questions(examples, tokenizer, 20)
     (target,), _ = answer_targets(encoded, [np.array([[4, 7]])])
     start, end = (int(np.flatnonzero(target[:, side] == RIGHT)[0]) for side in (0, 1))
     assert ("今天 2023年"[encoded.spans[0][start][0] : encoded.spans[0][end][1]]) == "2023"

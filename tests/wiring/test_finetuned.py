@@ -90,10 +90,6 @@ TASKS = {  # flags, and the task's fields if the setting were ignored
         {"thresholds": ()},
     ),
     "crf": (["--task", "tagging", "--crf"], {"crf": False}),
-    "segments": (
-        ["--task", "pair", "--text-columns", "a", "b", "--shared-tokens", "yes"],
-        {"shared_tokens": False},
-    ),
 }
 
 

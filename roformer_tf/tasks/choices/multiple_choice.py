@@ -72,8 +72,7 @@ class ListLabelling(Labelling):
 
     def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedChoices:
         """A row for each candidate."""
-        task = self.task
-        return encode_choices(examples, tokenizer, task.max_length, task.shared_tokens)
+        return encode_choices(examples, tokenizer, self.task.max_length)
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Batches of whole examples."""

@@ -68,7 +68,6 @@ class RerankingLabelling(ListLabelling):
     lists_texts: ClassVar[bool] = False
     min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
-    shares_tokens: ClassVar[bool | None] = False
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:

@@ -98,7 +98,6 @@ class QuestionLabelling(Labelling):
     task: "QuestionAnswering"
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     default_max_length: ClassVar[int] = 128
-    shares_tokens: ClassVar[bool | None] = True
     fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
     span_name: ClassVar[str] = Message("answers")
     column_names: ClassVar[tuple[tuple[str, ...], ...]] = QUESTIONS
@@ -149,8 +148,7 @@ class QuestionLabelling(Labelling):
 
     def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedQuestions:
         """The question with each window of its context."""
-        task = self.task
-        return encode_questions(examples, tokenizer, task.max_length, task.shared_tokens)
+        return encode_questions(examples, tokenizer, self.task.max_length)
 
     def in_no_window(self, examples: Examples, tokenizer: RoFormerTokenizer) -> dict[str, int]:
         """Count the answers that are in no window of a prediction; training draws its own."""
@@ -173,8 +171,7 @@ class QuestionLabelling(Labelling):
 
         It shows a part of an answer that is longer than any window.
         """
-        task = self.task
-        tokens = TokenizedQuestions.of(examples, tokenizer, task.max_length, task.shared_tokens)
+        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
         return QuestionBatches(tokens, [self.target(example) for example in examples])
 
     def with_soft_targets(
