@@ -52,9 +52,7 @@ class EncodedChoices(EncodedTexts):
 
 
 def encode_choices(
-    examples: Sequence[Example],
-    tokenizer: "RoFormerTokenizer",
-    max_length: int,
+    examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 

@@ -129,10 +129,7 @@ class TokenizedQuestions:
 
     @classmethod
     def of(
-        cls,
-        examples: Sequence[Example],
-        tokenizer: RoFormerTokenizer,
-        max_length: int,
+        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
     ) -> "TokenizedQuestions":
         """Tokenize. Raises InputError as `encode_questions`."""
         hint = "for a question and a token of its context"
@@ -168,9 +165,7 @@ class TokenizedQuestions:
 
 
 def encode_questions(
-    examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
-    max_length: int,
+    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
 ) -> EncodedQuestions:
     """Rows of at most `max_length` tokens; a question has at most half of them.
 

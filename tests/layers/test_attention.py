@@ -426,7 +426,7 @@ def test_a_functional_model_is_saved_and_loaded(length, tmp_path):
     model.save(tmp_path / "model.keras")
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     layer = loaded.get_layer("rotary")
-    assert (layer.rotation.style, layer.rotation.base, layer.dropout) == ("half", 500.0, 0.1)
+    assert (layer.rotary_style, layer.rotary_base, layer.dropout) == ("half", 500.0, 0.1)
     np.testing.assert_array_equal(model.predict(x, verbose=0), loaded.predict(x, verbose=0))
 
 
