@@ -160,6 +160,21 @@ def test_a_side_of_a_comparison_that_is_cut_ends_in_sep():
     assert shorter[0].tolist() == [1, 10, 11, 12, 2]
 
 
+def test_a_step_compares_its_first_pairs_with_longer_texts_than_it_matches():
+    sizes = {"title_length": 5, "text_length": 6, "compared_length": 9}
+    batch = {"pair_batch_size": 4, "compared_batch_size": 2, "comparison_weight": 1.0}
+    files = dict.fromkeys(("init_from", "rows", "characters", "pairs", "output"), "")
+    batches = joint.Batches(JointConfig(**files, **sizes, **batch))
+    tokenizer = SimpleNamespace(cls_id=1, sep_id=2, unk_id=3)
+    pairs = np.full((8, 5), 7), np.full((8, 12), 8)
+    rows = [({"token_ids": np.ones((1, 3))}, np.ones((1, 1)), np.ones((1, 1)))]
+    batches.files = (tokenizer, pairs, pairs, rows)
+    inputs, _, _ = batches(0)
+    assert inputs["titles"].shape == (4, 5)
+    assert inputs["texts"].shape == (4, 6)
+    assert inputs["both"].shape == (2, 5 + 9 - 1)
+
+
 def test_comparison_loss_is_that_of_tokens_plus_that_of_the_overlap():
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2, 4, 2)).astype("float32")
