@@ -8,7 +8,9 @@ these, too. `tests/test_architecture.py` refuses other uses.
 The libraries are imported inside functions: modules that only read text load none of them.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
@@ -103,6 +105,28 @@ def is_traced_for_replicas() -> bool:
     import tensorflow as tf
 
     return bool(tf.distribute.has_strategy() and not tf.executing_eagerly())
+
+
+@contextmanager
+def forgetting_gradients() -> Iterator[None]:
+    """Forget TensorFlow's custom gradients that the block creates; nothing may need them after it.
+
+    TensorFlow keeps each of them as long as the process lives, and with it the graph of a training
+    step and all its weights and moments.
+    """
+    if "tensorflow" not in sys.modules:
+        yield
+        return
+    from tensorflow.python.framework.ops import gradient_registry
+
+    gradients = gradient_registry._registry
+    earlier = set(gradients)
+    try:
+        yield
+    finally:
+        for name in gradients.keys() - earlier:
+            if name.startswith("CustomGradient-"):
+                del gradients[name]
 
 
 def jax_coordinator() -> Any:

@@ -1,10 +1,12 @@
 """Every private name of other libraries that the package uses behaves as expected."""
 
 import ast
+import gc
 import inspect
 import pkgutil
 import re
 import textwrap
+import weakref
 from importlib import import_module
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -203,6 +205,28 @@ def check_device_scope():
         assert internals.device_scope().endswith("CPU:0"), "it does not return the open scope"
 
 
+def check_gradient_registry():
+    import tensorflow as tf
+
+    def traced():
+        """Trace a custom gradient that refers to an object; return a weak reference to that."""
+        factor = np.array(2.0, "float32")
+
+        @tf.custom_gradient
+        def square(x):
+            return x * x, lambda upstream: factor * x * upstream
+
+        assert float(tf.function(square)(tf.constant(3.0))) == 9
+        return weakref.ref(factor)
+
+    kept = traced()
+    with internals.forgetting_gradients():
+        forgotten = traced()
+    gc.collect()
+    assert kept() is not None, "TensorFlow frees gradients itself: `forgetting_gradients` can go"
+    assert forgotten() is None, "a gradient is still referred to"
+
+
 def check_jax_coordinator():
     from jax._src import distributed
 
@@ -264,6 +288,7 @@ CHECKS = {
     "Optimizer._learning_rate": check_learning_rate,
     "tensorflow.python.eager.context.context().device_name": check_device_scope,
     "tensorflow.python.eager.record.could_possibly_record": check_tape,
+    "tensorflow.python.framework.ops.gradient_registry._registry": check_gradient_registry,
     "jax._src.distributed.global_state.client": check_jax_coordinator,
     "jieba.dt.total": check_jieba_dictionary,
 }

@@ -145,8 +145,6 @@ def _cross_validated(search: "Search", parts: Folds) -> Any:
     The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the
     figures would be too good.
     """
-    # "auto" is for the default loss only, which has no class weights: all folds have the same.
-    trainer = search.trainer()
     gold, predictions = [], []
     for number, (rest, fold) in enumerate(parts, 1):
         shares = (search.config.valid_share, 0.0)
@@ -154,7 +152,7 @@ def _cross_validated(search: "Search", parts: Folds) -> Any:
         sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
         full = dataclasses.replace(_of_method(search, "full"), prefix=f"fold-{number}-")
         # `fitted` is keyed by the id of a list, and a later list may get the id of a freed one.
-        part = dataclasses.replace(full, sets=sets, fitted={}).first(trainer)
+        part = dataclasses.replace(full, sets=sets, fitted={}).first()
         predictions += part.predictions["test"]
         gold += [example.label for example in fold]
     return search.task.metrics.compute(gold, predictions)

@@ -13,7 +13,7 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import teacher_predictions
-from roformer_tf.finetuning.trainer import InitialState, Trainer
+from roformer_tf.finetuning.trainer import InitialState
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
@@ -104,12 +104,9 @@ class Search:
         prefix = f"{self.prefix}without-teacher-"
         return dataclasses.replace(self, config=config, sets=sets, taught={}, prefix=prefix)
 
-    def first(self, trainer: Trainer | None = None) -> TrialResult:
-        """The first training; `run` does not repeat it if there are several or a prefix.
-
-        trainer: of another search whose loss is the same, so that it is compiled once.
-        """
-        return self._train_seed(self._rate, 0, trainer or self.trainer())
+    def first(self) -> TrialResult:
+        """The first training; `run` does not repeat it if there are several or a prefix."""
+        return self._train_seed(self._rate, 0)
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -119,13 +116,12 @@ class Search:
         """
         if self.sets.folds:
             return [self._train_without(number) for number in range(len(self.sets.folds))]
-        trainer = self.trainer()
-        results = self._sweep(trainer) if self.config.sweep else [self.first(trainer)]
+        results = self._sweep() if self.config.sweep else [self.first()]
         # Seeds are compared at one rate. It is chosen on the validation set, never on the test set.
         best = max(results, key=lambda result: result.goodness)
         rate = float(best.trial.config.optimizer.learning_rate)
         further = range(1, self.config.seeds)
-        return results + [self._train_seed(rate, number, trainer) for number in further]
+        return results + [self._train_seed(rate, number) for number in further]
 
     @property
     def output(self) -> Path:
@@ -136,42 +132,34 @@ class Search:
     def _rate(self) -> float:
         return float(self.config.optimizer.learning_rate)
 
-    def trainer(self) -> Trainer:
-        """Compiles the training step; class weights are those of the training set."""
-        loss, micro_batches = self.config.loss, self.config.vectors.micro_batches
-        return Trainer(self.initial, self.task, loss, self.sets.train, micro_batches)
-
     def _train_without(self, number: int) -> TrialResult:
         """Train without a fold, which is then the validation set."""
         train, valid = self.sets.folds[number]
         sets = dataclasses.replace(self.sets, train=train, valid=valid)
         search = dataclasses.replace(self, sets=sets)
-        name = f"{self.prefix}fold-{number + 1}"
-        # Folds have class weights of their own, which are compiled: no trainer is shared.
-        return search._train(name, self._rate, self.config.seed, search.trainer())
+        return search._train(f"{self.prefix}fold-{number + 1}", self._rate, self.config.seed)
 
-    def _sweep(self, trainer: Trainer) -> list[TrialResult]:
+    def _sweep(self) -> list[TrialResult]:
         """Train with each learning rate; one that diverges is reported and skipped."""
         results, errors = list[TrialResult](), list[DivergedError]()
         for rate in (self._rate * factor for factor in SWEEP):
             try:
-                results.append(self._train_seed(rate, 0, trainer))
+                results.append(self._train_seed(rate, 0))
             except DivergedError as error:
-                trainer.compiled = None
                 say("a learning rate of {rate:g} is too high: {error}", rate=rate, error=error)
                 errors.append(error)
         if not results:
             raise errors[0]
         return results
 
-    def _train_seed(self, rate: float, number: int, trainer: Trainer) -> TrialResult:
+    def _train_seed(self, rate: float, number: int) -> TrialResult:
         """Train with one of the seeds; number 0 is the first."""
         seed = self.config.seed + number
         several = self.config.sweep or self.config.seeds > 1 or self.prefix
         name = f"{self.prefix}rate-{rate:g}-seed-{seed}" if several else ""
-        return self._train(name, rate, seed, trainer)
+        return self._train(name, rate, seed)
 
-    def _train(self, name: str, rate: float, seed: int, trainer: Trainer) -> TrialResult:
+    def _train(self, name: str, rate: float, seed: int) -> TrialResult:
         """Do one training; if there are several, it has a name and a folder of its own."""
         if name:
             print(f"\n{name}")
@@ -198,7 +186,7 @@ class Search:
             folds=parts,
             cross_validated=bool(valid_folds),
         )
-        return run_trial(trial, trainer, self.task, self.sets.test)
+        return run_trial(trial, self.initial, self.task, self.sets.test)
 
     def _tfidf(
         self, train: list[Example], valid: list[Example], folds: Folds

@@ -1,7 +1,7 @@
-"""What the trainings of a run share: where they begin, a compiled model, and what it minimises."""
+"""A fine-tuning training before its first step: a compiled model, and what it minimises."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import keras
 import numpy as np
@@ -10,6 +10,7 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import AdversarialModel
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.labelled.examples import Example
@@ -19,8 +20,7 @@ from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.devices import choose_jit
-from roformer_tf.training.optimizers import make_finetune_optimizer, may_restart, restart
-from roformer_tf.training.settings import FinetuneOptimizerConfig
+from roformer_tf.training.optimizers import make_finetune_optimizer
 from roformer_tf.training.training_model import WeightedMeanLoss
 
 
@@ -52,59 +52,35 @@ class InitialState:
         return model
 
 
-@dataclass
-class Trainer:
-    """A model that several trainings use one after the other, so that its step is compiled once.
+def begin_training(
+    initial: InitialState,
+    task: Task,
+    config: FinetuneConfig,
+    train: Sequence[Example],
+    batches: int,
+) -> tuple[PretrainedModel, PretrainedModel]:
+    """For a training of this number of batches: the model, and what is fitted, compiled.
 
-    Compiling takes longer than many short trainings. Each training starts as if its model were new,
-    to the bit: weights, a head by its own seed, random states of dropout, optimizer and schedule.
+    That is the model itself or a wrapper with the same weights. Class weights are counted in
+    `train`.
     """
-
-    initial: InitialState
-    task: Task
-    loss: LossConfig
-    # Class weights are counted in these examples.
-    train: Sequence[Example]
-    # In which a batch's vectors are computed, if the task has vectors.
-    micro_batches: int = 1
-    # The model as the last training left it, and what is compiled: itself, or its wrapper. None
-    # before the first training, and after one that failed within a step.
-    compiled: tuple[PretrainedModel, PretrainedModel] | None = field(default=None, init=False)
-
-    def begin(
-        self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
-    ) -> tuple[PretrainedModel, PretrainedModel]:
-        """For a training of this number of batches: the model, and the model or wrapper to fit."""
-        # Before the model: its head and the random states of dropout depend on the seed.
-        keras.utils.set_random_seed(seed)
-        # With balanced weights all labels count as if they were equally frequent.
-        fresh = self.initial.model(self.task, () if self.loss.balanced else self.train)
-        wrapper = self._wrapped(fresh)
-        if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
-            loss = None
-            if not isinstance(wrapper, BatchTraining):  # which computes that of a whole batch
-                targets = [self.task.labelling.target(example) for example in self.train]
-                loss = TaskLoss(self.task, self.loss, targets)
-            wrapper.compile(
-                make_finetune_optimizer(optimizer, wrapper, batches), loss, jit_compile=choose_jit()
-            )
-            self.compiled = fresh, wrapper
-            return self.compiled
-        _, compiled = self.compiled
-        # The new model only provides values: the step of the old one is compiled already.
-        for variable, new in zip(compiled.variables, wrapper.variables, strict=True):
-            variable.assign(new)
-        restart(compiled.optimizer, optimizer, compiled, batches)
-        compiled.reset_metrics()
-        return self.compiled
-
-    def _wrapped(self, model: PretrainedModel) -> PretrainedModel:
-        """What is compiled to train a model: itself, or a wrapper with the same weights."""
-        if self.task.generates or self.task.compares:
-            return BatchTraining(model, self.task)
-        if self.task.separate_texts:
-            return VectorTraining(model, self.task, self.micro_batches)
-        return AdversarialModel(model, self.loss.fgm) if self.loss.fgm else model
+    # Before the model: its head and the random states of dropout depend on the seed.
+    keras.utils.set_random_seed(config.seed)
+    # With balanced weights all labels count as if they were equally frequent.
+    model = initial.model(task, () if config.loss.balanced else train)
+    trained, loss = model, None
+    if task.generates or task.compares:  # these compute the loss of a whole batch
+        trained = BatchTraining(model, task)
+    elif task.separate_texts:
+        trained = VectorTraining(model, task, config.vectors.micro_batches)
+    else:
+        targets = [task.labelling.target(example) for example in train]
+        loss = TaskLoss(task, config.loss, targets)
+        if config.loss.fgm:
+            trained = AdversarialModel(model, config.loss.fgm)
+    optimizer = make_finetune_optimizer(config.optimizer, trained, batches)
+    trained.compile(optimizer, loss, jit_compile=choose_jit())
+    return model, trained
 
 
 def check_loss(task: Task, config: LossConfig) -> None:

@@ -23,8 +23,9 @@ from roformer_tf.files import read_json, remove, temporary_file, temporary_folde
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.trainer import InitialState, Trainer
+from roformer_tf.finetuning.trainer import InitialState, begin_training
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.internals import forgetting_gradients
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, labels_of
@@ -120,13 +121,14 @@ class TrialResult:
         return combined, goodness(self.task.metrics.compute(gold, alone))
 
 
-def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example]) -> TrialResult:
+def run_trial(
+    trial: Trial, initial: InitialState, task: Task, test: Sequence[Example]
+) -> TrialResult:
     """Train, or resume, unless it is finished; then predict validation and test set.
 
     Predictions have the engine and precision of `predict`, whatever those of training; models of
     vectors use Keras in float32.
     """
-    initial = trainer.initial
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.labelling.encode(x, initial.tokenizer) for name, x in sets.items()}
     data_id = fingerprint(trial, task, initial.tokenizer)
@@ -137,7 +139,7 @@ def run_trial(trial: Trial, trainer: Trainer, task: Task, test: Sequence[Example
         if trial.folds:
             fit_vectors(trial, initial, task)
         else:
-            fit(trial, trainer, task, data_id, encoded["valid"])
+            fit(trial, initial, task, data_id, encoded["valid"])
         write_json(path, {"seconds": time.perf_counter() - began, "data": data_id})
     finished = read_json(path, ANEW)
     if finished["data"] != data_id:
@@ -269,16 +271,17 @@ def fit_vectors(trial: Trial, initial: InitialState, task: Task) -> None:
         (trial.folder / name).write_text("")
 
 
-def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: EncodedTexts) -> None:
+@forgetting_gradients()
+def fit(trial: Trial, initial: InitialState, task: Task, data_id: str, valid: EncodedTexts) -> None:
     """Train from the last checkpoint to the end, and keep the best weights so far."""
     config, folder = trial.config, trial.folder
     examples = [*trial.train, *trial.unlabelled]
-    data = task.labelling.training_data(examples, trainer.initial.tokenizer)
+    data = task.labelling.training_data(examples, initial.tokenizer)
     if trial.soft_targets:
         data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
     epoch_steps = data.steps_per_epoch(config.batch_size)
     steps = int(config.epochs) * epoch_steps
-    model, trained = trainer.begin(config.seed, config.optimizer, steps)
+    model, trained = begin_training(initial, task, config, trial.train, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
     data = complete_data(data, model, config.vectors, trial.teacher)

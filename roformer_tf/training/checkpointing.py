@@ -32,7 +32,6 @@ from roformer_tf.files import hash_file, parse_json, remove, temporary_folder, w
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.terminal import say
 from roformer_tf.training.devices import to_numpy
-from roformer_tf.training.optimizers import SCHEDULE
 from roformer_tf.training.run_files import MODEL
 
 STATE = "state.json"
@@ -177,8 +176,7 @@ def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
     weights = {id(v) for v in model.named_variables().values()}
     groups = {
         "model": [v for v in model.variables if id(v) not in weights],
-        # The schedule's numbers follow from the settings; a resumed run computes them again.
-        "optimizer": [v for v in model.optimizer.variables if v.name != SCHEDULE],
+        "optimizer": model.optimizer.variables,
         "metrics": model.metrics_variables,
     }
     return {f"{name}.{i}": v for name, group in groups.items() for i, v in enumerate(group)}

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from roformer_tf.internals import index_of, keras_variable, moments_of, schedule_of, set_moments
+from roformer_tf.internals import index_of, keras_variable, moments_of, set_moments
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.devices import sync
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
@@ -20,10 +20,6 @@ from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConf
 MUON_MOMENTUM = 0.95
 # Coefficients of x, x³ and x⁵: applied five times they take 0.01 … 1 into about 0.7 … 1.2.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
-# The variable with the numbers of a schedule. Checkpoints of a run do not have it.
-SCHEDULE = "schedule"
-# The numbers of a schedule, in the order of that variable.
-NUMBERS = ("peak", "warmup_steps", "total_steps", "decay_steps")
 
 # Names of weights without decay: those of norms, biases and label transitions. A layer's name, such
 # as "LayerNorm", would match none.
@@ -39,12 +35,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     cosine wave with `shape="cosine"`. Before it the rate stays at the peak (warm-up, stable,
     decay: arXiv 2404.06395). With `accumulate` batches per step, Keras calls it with the number of
     batches. `begin` is the number of its first step, if another schedule came before.
-
-    A compiled step has the numbers of the schedule as constants, unless the variable `numbers` is
-    set, float32 (4,): peak, warm-up, total and decay steps. Then `adjust` can change them.
     """
-
-    numbers: keras.Variable | None = None
 
     def __init__(
         self,
@@ -64,30 +55,17 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         """Learning rate of a step, float32."""
         # Counted in float32: it is exact up to 2²⁴, some sixteen million steps.
         step = ops.cast(step // self.accumulate - self.begin, "float32")
-        numbers = self._numbers() if self.numbers is None else self.numbers
-        peak, warmup, total, decay = ops.unstack(ops.convert_to_tensor(numbers, "float32"))
-        rising = (step + 1.0) / ops.maximum(warmup, 1.0)
+        rising = (step + 1.0) / max(self.warmup_steps, 1)
         # The fraction of the decay that remains: 1 until the decay begins, then down to 0.
-        left = ops.clip((total - step) / ops.maximum(decay, 1.0), 0.0, 1.0)
+        left = ops.clip((self.total_steps - step) / max(self.decay_steps, 1), 0.0, 1.0)
         falling = (1 - ops.cos(math.pi * left)) / 2 if self.shape == "cosine" else left
         # After the warm-up `rising` is at least 1, before the decay `falling` is 1: the minimum
         # selects the current phase.
-        return peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
-
-    def _numbers(self) -> list[float]:
-        return [getattr(self, name) for name in NUMBERS]
-
-    def adjust(self, other: "WarmupDecay") -> None:
-        """Take over the numbers of another schedule with the same `accumulate` and shape."""
-        for name in NUMBERS:
-            setattr(self, name, getattr(other, name))
-        assert self.numbers is not None
-        self.numbers.assign(self._numbers())
+        return self.peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
 
     def get_config(self) -> dict[str, Any]:
         """The arguments, for Keras' serialization."""
-        names = (*NUMBERS, "accumulate", "shape", "begin")
-        return {name: getattr(self, name) for name in names}
+        return dict(vars(self))
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -121,10 +99,6 @@ class EmaAdamW(keras.optimizers.AdamW):
             return
         self.make_slots(variables)
         self.ema_weights = self.add_optimizer_variables(variables if self.ema else [], "ema")
-        self.start_averages(variables)
-
-    def start_averages(self, variables: Sequence[keras.Variable]) -> None:
-        """Set the averages to the weights."""
         for average, variable in zip(self.ema_weights, variables, strict=False):  # none without ema
             average.assign(ops.copy(variable))  # a copy: JAX would donate the shared buffer twice
 
@@ -178,8 +152,7 @@ class LayerwiseAdamW(EmaAdamW):
     """AdamW with a learning rate, and so a weight decay, of its own for each weight.
 
     `scales`: factor on the learning rate for each weight, in the order of the variables that the
-    optimizer is built with. `learning_rate` is a `WarmupDecay`, whose numbers are in the last
-    variable, SCHEDULE, so that another training can change them in a compiled step.
+    optimizer is built with.
     """
 
     def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
@@ -189,16 +162,6 @@ class LayerwiseAdamW(EmaAdamW):
     def get_config(self) -> dict[str, Any]:
         """The arguments, for Keras' serialization."""
         return super().get_config() | {"scales": list(self.scales)}
-
-    def build(self, variables: list[keras.Variable]) -> None:
-        """Create the slots, the averaged weights and the schedule's numbers."""
-        if self.built:
-            return
-        super().build(variables)
-        schedule = schedule_of(self)
-        schedule.numbers = self.add_variable((4,), dtype="float32", name=SCHEDULE)
-        # Write its own numbers into the new variable, which would be 0 otherwise.
-        schedule.adjust(schedule)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight with its own learning rate."""
@@ -387,8 +350,7 @@ def make_finetune_optimizer(
 ) -> LayerwiseAdamW:
     """The optimizer for fine-tuning on a number of batches, with its slots.
 
-    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` resets
-    it for a run with another rate and length.
+    A step takes `accumulate` batches; remaining batches at the end make no step.
     """
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     optimizer = LayerwiseAdamW(
@@ -398,28 +360,6 @@ def make_finetune_optimizer(
     )
     optimizer.build(model.trainable_variables)
     return optimizer
-
-
-def restart(
-    optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
-) -> None:
-    """Reset a fine-tuning optimizer to a new one with these settings; its step stays compiled.
-
-    Rate and length may differ from before; `may_restart` checks the rest.
-    """
-    # The moments, the number of steps and the schedule's numbers; the last are set again below.
-    for slot in optimizer.variables:
-        slot.assign(ops.zeros(slot.shape, slot.dtype))
-    optimizer.start_averages(model.trainable_variables)
-    settings = _settings(config, batches // config.accumulate, config.accumulate)
-    schedule_of(optimizer).adjust(settings["learning_rate"])
-
-
-def may_restart(
-    optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel
-) -> bool:
-    """Whether the settings keep the learning rate factors of the weights, which are compiled."""
-    return tuple(optimizer.scales) == _scales(config, model)
 
 
 def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[float, ...]:

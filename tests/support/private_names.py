@@ -129,6 +129,13 @@ PRIVATE_NAMES = (
         "nothing public",
     ),
     PrivateName(
+        "tensorflow",
+        "tensorflow.python.framework.ops.gradient_registry._registry",
+        "the gradients by name; `tf.custom_gradient` adds one for each use in a graph, named "
+        "CustomGradient- and a number, and what it refers to is freed when it is removed",
+        "nothing: TensorFlow never removes one, so every trained model would stay in memory",
+    ),
+    PrivateName(
         "jax",
         "jax._src.distributed.global_state.client",
         "the key-value store of the processes, after `jax.distributed.initialize`",

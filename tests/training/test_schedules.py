@@ -42,31 +42,3 @@ def test_the_schedule_survives_serialization():
     assert [float(restored(s)) for s in range(11)] == [
         float(WarmupDecay(1.0, 2, 10)(s)) for s in range(11)
     ]
-
-
-@pytest.mark.parametrize("shape", [(1e-3, 3, 20), (5e-4, 0, 7), (2e-5, 4, 50)])
-@pytest.mark.parametrize("decay", [None, 0])
-def test_an_adjusted_schedule_equals_a_new_one(shape, decay):
-    """An adjusted schedule equals a new one, without retracing a compiled function."""
-    schedule, traced = WarmupDecay(1.0, 2, 10), []
-    schedule.numbers = keras.Variable([0.0] * 4, trainable=False)
-
-    def rate(step):
-        traced.append(step)
-        return schedule(step)
-
-    compiled = rate
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        compiled = tf.function(rate)
-        compiled(tf.constant(0))
-    want = WarmupDecay(*shape, decay_steps=decay)
-    schedule.adjust(want)
-    steps = [keras.ops.convert_to_tensor(step) for step in range(shape[2] + 2)]
-    assert [float(compiled(x)) for x in steps] == pytest.approx(
-        [float(want(x)) for x in steps], rel=1e-6, abs=1e-12
-    )
-    if compiled is not rate:
-        assert len(traced) == 1
-    assert schedule.get_config() == want.get_config()
