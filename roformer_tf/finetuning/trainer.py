@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import keras
 import numpy as np
@@ -10,7 +11,6 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.fgm import AdversarialModel
-from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.labelled.examples import Example
@@ -22,6 +22,9 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.optimizers import make_finetune_optimizer
 from roformer_tf.training.training_model import WeightedMeanLoss
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.settings import FinetuneConfig
 
 
 @dataclass(frozen=True)
@@ -55,7 +58,7 @@ class InitialState:
 def begin_training(
     initial: InitialState,
     task: Task,
-    config: FinetuneConfig,
+    config: "FinetuneConfig",
     train: Sequence[Example],
     batches: int,
 ) -> tuple[PretrainedModel, PretrainedModel]:

@@ -40,7 +40,7 @@ def trainings(tmp_path, monkeypatch):
     def run_search(accuracy, **options):
         trials = []
 
-        def result(trial, trainer, task, test):
+        def result(trial, initial, task, test):
             rate = trial.config.optimizer.learning_rate
             trials.append((pytest.approx(rate), trial.config.seed))
             assert trial.folder.parent.name == "trials"
@@ -103,9 +103,8 @@ def test_each_fold_is_held_out_once(tmp_path, monkeypatch):
     parts = folds(examples, Classification, 4, 0)
     trials = []
 
-    def result(trial, trainer, task, test):
+    def result(trial, initial, task, test):
         trials.append(trial)
-        assert trainer.train == trial.train  # balanced class weights use the labels of the fold
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "run_trial", result)
@@ -125,7 +124,7 @@ def test_tfidf_learns_from_the_training_set_and_is_tuned_on_the_validation_set(
     def fit(task, train, valid, metric, held_out_folds, balanced):
         fitted.append((train, valid, held_out_folds, balanced))
 
-    def result(trial, trainer, task, test):
+    def result(trial, initial, task, test):
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "fit_tfidf", fit)
@@ -153,7 +152,7 @@ def test_a_teacher_predicts_for_examples_that_only_folds_have(tmp_path, monkeypa
         logits = {"a": np.array([2.0, 0.0]), "b": np.array([0.0, 2.0])}
         return [task.decoding.predict(logits[example.label]) for example in some]
 
-    def result(trial, trainer, task, test):
+    def result(trial, initial, task, test):
         trials.append(trial)
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
