@@ -169,6 +169,8 @@ _HELP = ("-h", "--help", "--help-all")
 # 130 is what shells report for SIGINT: 128 + 2.
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
+_CANNOT_OPEN = (PermissionError, FileNotFoundError, IsADirectoryError, NotADirectoryError)
+"""Errors of a file that is protected, was removed, or has been replaced by a folder."""
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
 """Error numbers of a full or failing disk."""
 _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
@@ -212,11 +214,11 @@ def _main(arguments: list[str]) -> int:
         program = f"roformer-tf {name}" if name in COMMANDS else "roformer-tf"
         print(f"{program}: {message}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
-    except PermissionError as error:
+    except _CANNOT_OPEN as error:
         # An error without a file is a bug, and keeps its traceback.
         if not error.filename:
             raise
-        message = _("cannot open {file}: permission denied.", file=error.filename)
+        message = _("cannot open {file}: {reason}.", file=error.filename, reason=error.strerror)
         print(f"roformer-tf {name}: {message}", file=sys.stderr)
         return BAD_INPUT
     except Exception as error:

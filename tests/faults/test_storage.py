@@ -22,6 +22,7 @@ from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.corpus import shards
 from roformer_tf.pretraining import training_loop as pretraining
 from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.training import comparison
 from roformer_tf.training.run_files import read_metrics
 from tests.support.random_model import random_causal_lm
 
@@ -80,8 +81,18 @@ def test_a_model_that_may_not_be_read_ends_in_one_message(file, tmp_path, capsys
     if file == "model.safetensors":  # the library opens it itself, and calls it missing
         monkeypatch.setattr(huggingface, "safe_open", Mock(side_effect=FileNotFoundError))
     assert main(["generate", "天气", "--model", str(model)]) == 2
-    message = f"cannot open {model / file}: permission denied."
+    message = f"cannot open {model / file}: Permission denied."
     assert capsys.readouterr().err.splitlines()[-1] == f"roformer-tf generate: {message}"
+
+
+@pytest.mark.parametrize("number", [errno.ENOENT, errno.EISDIR, errno.ENOTDIR])
+def test_a_file_that_was_removed_or_replaced_ends_in_one_message(number, capsys, monkeypatch):
+    error = OSError(number, os.strerror(number), "runs/a/metrics.jsonl")
+    monkeypatch.setattr(comparison, "show", Mock(side_effect=error))
+    monkeypatch.setattr(comparison, "find_runs", lambda folder: [])
+    assert main(["runs", "runs"]) == 2
+    message = f"cannot open runs/a/metrics.jsonl: {os.strerror(number)}."
+    assert capsys.readouterr().err == f"roformer-tf runs: {message}\n"
 
 
 @pytest.mark.usefixtures("eager_steps")
