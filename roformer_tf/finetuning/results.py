@@ -29,7 +29,6 @@ from roformer_tf.tasks.metrics import scores_text
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
-from roformer_tf.tasks.vectors.sentence_vectors import SentenceVectors
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.checkpointing import publish
@@ -282,7 +281,6 @@ def search_baselines(
 
     If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
     """
-    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are encoded separately
     baselines = []
     for name, method in METHODS.items():
         predictions = _search_predictions(task, test, tokenizer, method)
@@ -296,7 +294,7 @@ def search_baselines(
 
 
 def _search_predictions(
-    task: SentenceVectors,
+    task: Any,
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
     method: type[BM25] | type[TfIdfSearch],

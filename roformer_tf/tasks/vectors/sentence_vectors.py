@@ -23,7 +23,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import losses
-from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import Tensor
@@ -253,12 +253,6 @@ class SentenceVectors(Task):
     title: ClassVar[str] = "句向量 · Sentence vectors"
     separate_texts: ClassVar[bool] = True
     pipeline_tag: ClassVar[str] = "sentence-similarity"
-
-    if TYPE_CHECKING:  # every task declares its own
-        labelling = part(VectorLabelling)
-        objective = part(VectorObjective)
-        decoding = part(VectorDecoding)
-        metrics = part(VectorMetrics)
 
     data: Data = "pairs"
     levels: tuple[float, ...] = ()
