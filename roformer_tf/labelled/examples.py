@@ -33,8 +33,6 @@ class Example(NamedTuple):
     """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
     """For tagging: the characters or words that have a label each."""
-    id: str = ""
-    """Of a question: its id in the data, if it has one."""
 
 
 def labels_of(examples: Iterable[Example]) -> list[Label]:

@@ -14,7 +14,7 @@ import numpy as np
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import find_cell, is_missing, read_text
+from roformer_tf.labelled.cells import find_cell, read_text
 from roformer_tf.labelled.column_names import QUESTIONS
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
@@ -103,25 +103,12 @@ class QuestionLabelling(Labelling):
     column_names: ClassVar[tuple[tuple[str, ...], ...]] = QUESTIONS
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
-        """The question, its context, its answers and its id, if it has one."""
+        """The question, its context and its answers."""
         question, context = (read_text(row.cells, column) for column in texts)
         answers = None
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
-        name = "" if is_missing(name := row.cells.get("id")) else str(name)
-        return Example((question, context), answers, row.source_line, id=name)
-
-    def complete(self, examples: list[Example]) -> list[Example]:
-        """Refuse ids that occur twice."""
-        first_lines: dict[str, str] = {}
-        for example in examples:
-            line = example.source_line
-            if example.id and first_lines.setdefault(example.id, line) != line:
-                raise InputError(
-                    f"{line} has the id {example.id!r} of {first_lines[example.id]}. Give each "
-                    "question an id of its own, or remove the column id."
-                )
-        return examples
+        return Example((question, context), answers, row.source_line)
 
     def labels_in(self, label: Label) -> set[str]:
         """Whether there is an answer."""
