@@ -127,7 +127,7 @@ def read_labelled(test_set: SuiteSet) -> Labelled:
     layout = find_layout(test_set.paths["train"], columns, None, TASKS)
     sets = [read_examples(test_set.paths[split], layout, columns) for split in SPLITS]
     train, valid, test = sets
-    new = duplicates(train, test, valid, layout.task.labelling.question).unseen
+    new = duplicates(train, test, valid).unseen
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 

@@ -249,22 +249,22 @@ class Results:
     def _duplicates(self) -> Duplicates:
         """Reported texts that occur elsewhere, or more than once."""
         sets, trial, task = self.search.sets, self.best.trial, self.search.task
-        question = task.labelling.question
-        # Of reranking only queries count: their documents are those of searches that differ.
-        count = 1 if task.reranks else None
 
-        def compared(examples: Sequence[Example]) -> list[Example]:
-            return [example._replace(texts=example.texts[:count]) for example in examples]
+        def compared(examples: Sequence[Example]) -> Sequence[Example]:
+            if not task.reranks:
+                return examples
+            # Only queries count: their documents are those of searches that differ.
+            return [example._replace(texts=example.texts[:1], label=None) for example in examples]
 
         if sets.test:  # a text in both training and validation counts as one of training
             parts = compared(trial.train), compared(sets.test), compared(trial.valid)
-            return duplicates(*parts, question)
+            return duplicates(*parts)
         # In a cross-validation each part has a training set of its own.
         splits = [(result.trial.train, result.trial.valid) for result in self.validated]
         if trial.cross_validated:
             splits = list(trial.folds)
         in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
-        repeated = duplicates(compared(sets.train), compared(self.examples), question=question)
+        repeated = duplicates(compared(sets.train), compared(self.examples))
         return dataclasses.replace(repeated, in_train=np.concatenate(in_train))
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:

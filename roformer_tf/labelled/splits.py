@@ -9,10 +9,10 @@ A `task` is one of `tasks.table`, or its class: its `labelling` has the methods 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,14 +26,6 @@ from roformer_tf.translation import Message
 QUANTILES = 10
 # Minimum of different texts for a label to be in the training, validation and test set.
 EVERYWHERE = 3
-
-# An example's input and label: equal inputs should have equal labels.
-Question: TypeAlias = tuple[bytes, Label | None]
-
-
-def text_question(example: Example) -> Question:
-    """The texts in their order, and the label."""
-    return text_key(example.texts), example.label
 
 
 @dataclass(frozen=True)
@@ -49,8 +41,8 @@ class Duplicates:
     within: int
     """Training examples whose texts occur earlier in train, too."""
     contradicting: int
-    """Different texts with more than one label, in all sets together. The order of a pair counts
-    here: its mirror image may have another label. The label of a triple is the text it names."""
+    """Different texts with more than one label, in all sets together. The order of texts counts
+    here: the mirror image of a pair may have another label."""
 
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
@@ -59,15 +51,11 @@ class Duplicates:
 
 
 def duplicates(
-    train: Sequence[Example],
-    test: Sequence[Example],
-    valid: Sequence[Example] = (),
-    question: Callable[[Example], Question] = text_question,
+    train: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
 ) -> Duplicates:
     """Find equal texts within and between sets, in time that grows with their size.
 
-    Texts of `valid`, which selected the weights, are not new to the model either. `question`
-    returns the input and the label of an example, to find contradictions.
+    Texts of `valid`, which selected the weights, are not new to the model either.
     """
     keys = [example_key(example.texts) for example in train]
     test_keys = [example_key(example.texts) for example in test]
@@ -75,12 +63,12 @@ def duplicates(
     known = set(keys)
     selected_by = {example_key(example.texts) for example in valid} - known
     first_at: dict[bytes, int] = {}
-    # The first label of each input; another one contradicts it.
+    # The first label of each text; another one contradicts it.
     first: dict[bytes, Label | None] = {}
     contradicting = {
         key
-        for key, answer in map(question, (*train, *valid, *test))
-        if first.setdefault(key, answer) != answer
+        for example in (*train, *valid, *test)
+        if first.setdefault(key := text_key(example.texts), example.label) != example.label
     }
     return Duplicates(
         in_train=np.array([key in known for key in test_keys], np.bool_),

@@ -21,7 +21,6 @@ from roformer_tf.labelled.column_names import CHOICES, folded
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
@@ -110,11 +109,6 @@ class ChoiceLabelling(ListLabelling):
     def learned(self, training: Examples) -> dict[str, Any]:
         """Whether every text has a gap."""
         return {"gaps": all(GAP.search(example.texts[0]) for example in training)}
-
-    def question(self, example: Example) -> Question:
-        """The text with its candidates in any order, and the text of the right one."""
-        text, *candidates = example.texts
-        return text_key([text, *sorted(candidates)]), text_key([candidates[example.label]])
 
     def target(self, example: Example) -> np.ndarray:
         """(C,) float32."""
