@@ -142,10 +142,8 @@ class Profile(NamedTuple):
 
     filled: int
     distinct: int
-    numbers: bool
-    """The cells are numbers."""
-    indices: bool
-    """The cells are different whole numbers, such as row numbers."""
+    scores: bool
+    """The cells are numbers, but no different whole ones, such as row numbers."""
     coded: bool
     """The cells are numbers, or codes: order numbers, addresses, times, links."""
     length: float
@@ -156,11 +154,6 @@ class Profile(NamedTuple):
         """Few distinct values."""
         # A label has two examples on average. In a column of one value nothing can be learnt.
         return 1 < self.distinct <= min(FEW_LABELS, self.filled / 2)
-
-    @property
-    def like_scores(self) -> bool:
-        """Numbers, but no row numbers."""
-        return self.numbers and not self.indices
 
     @property
     def like_texts(self) -> bool:
@@ -181,12 +174,12 @@ def profile(values: Iterable[Any]) -> Profile:
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
     # At least 1, so that a column without values is neither numbers nor codes.
     enough = max(1, 0.9 * len(cells))
+    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
+    are_indices = len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers))
     return Profile(
         filled=len(cells),
         distinct=len(set(texts)),
-        numbers=len(numbers) >= enough,
-        # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
-        indices=len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers)),
+        scores=len(numbers) >= enough and not are_indices,
         coded=max(len(numbers), codes) >= enough,
         length=sum(len(cell) for cell in cells if isinstance(cell, str)) / max(1, len(cells)),
     )
@@ -234,7 +227,7 @@ def find_label(
             x
             for x in free
             if folded(x) not in column_names.TEXTS
-            and (profiles[x].like_scores if optional else profiles[x].like_labels)
+            and (profiles[x].scores if optional else profiles[x].like_labels)
         ]
     if len(candidates) == 1:
         return candidates[0], note

@@ -11,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -36,11 +36,8 @@ SPAN = (2, 8)
 REMOVED = 0.5
 
 
-class View(NamedTuple):
-    """A query and a passage of a text: token ids without special tokens."""
-
-    query: Ints
-    passage: Ints
+# A query and a passage of a text: token ids without special tokens.
+View: TypeAlias = tuple[Ints, Ints]
 
 
 class _Text(NamedTuple):
@@ -94,7 +91,7 @@ class Passages(TrainingData):
         text, room = self.texts[number], self.max_length - 2
         sentences = text.long_sentences()
         if len(sentences) < 2:
-            return View(text.ids[:room], text.ids[:room])
+            return text.ids[:room], text.ids[:room]
         clauses = text.clauses_of(sentences[rng.integers(len(sentences))])
         first, last = _query(text, *clauses, rng)
         begin, end = _window(text, *clauses, room, rng)
@@ -102,7 +99,7 @@ class Passages(TrainingData):
             passage = np.concatenate([text.ids[begin:first], text.ids[last:end]])
         else:
             passage = text.ids[begin:end]
-        return View(text.ids[first:last][:room], passage[:room])
+        return text.ids[first:last][:room], passage[:room]
 
     def evaluation_view(self, number: int) -> View:
         """The view of a text for evaluation, a function of its tokens alone.
@@ -116,7 +113,7 @@ class Passages(TrainingData):
             return self.view(number, rng)
         ids = text.ids[: self.max_length - 2]  # without [CLS] and [SEP]
         middle = max(1, len(ids) // 2)
-        return View(ids[:middle], ids[middle:] if len(ids) > 1 else ids)
+        return ids[:middle], ids[middle:] if len(ids) > 1 else ids
 
     def row(self, ids: Ints) -> Ints:
         """`[CLS] tokens [SEP]`."""
@@ -142,11 +139,12 @@ class Passages(TrainingData):
         # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.texts[item].ids.tobytes() for item in items.tolist()]
-        for row, view in enumerate(views):
+        for row, (query, _) in enumerate(views):
             # Searching bytes is fast. A match that does not begin at a token is improbable, and
             # costs only one negative.
-            query = view.query.tobytes()
-            targets[row, : len(items)] = [IGNORED if query in text else 0 for text in texts]
+            targets[row, : len(items)] = [
+                IGNORED if query.tobytes() in text else 0 for text in texts
+            ]
             targets[row, row] = 1
         return inputs, targets, first_weights(len(items), batch_size)
 
