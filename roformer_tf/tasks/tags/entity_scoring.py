@@ -18,6 +18,8 @@ from roformer_tf.translation import Message
 # Units of known entities → their labels.
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
+# Units of a text are not independent, so they are no trials.
+UNIT_ACCURACY = metrics.ACCURACY._replace(by_example=False)
 LONGEST_MATCH = Message("longest match with the entities of the training set")
 USUAL_ENTITIES = Message(
     "every occurrence of the entities of the training set that are usually entities there"
@@ -44,20 +46,6 @@ class EntityMetrics(scoring.Metrics):
             metrics.MACRO_F1: partial(metrics.macro_f1, counts),
         }
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """The number of texts, for fractions of 0 or 1, whose samples have no spread.
-
-        Entities and units of a text are not independent: other fractions need a bootstrap.
-        """
-        # Wilson's interval is then a bound from the number of texts.
-        figures = self.compute(gold, predictions)
-        texts = {
-            metrics.PRECISION.name: sum(bool(self.items(x.label)) for x in predictions),
-            metrics.RECALL.name: sum(bool(self.items(label)) for label in gold),
-            metrics.ACCURACY.name: len(gold),
-        }
-        return {name: number for name, number in texts.items() if figures.get(name) in (0, 1)}
-
     @abstractmethod
     def in_characters(self, example: Example, label: Label) -> list[Span]:
         """The entities of a label, in characters of the example's text."""
@@ -77,12 +65,12 @@ class EntityMetrics(scoring.Metrics):
 class TaggingMetrics(EntityMetrics):
     """The same and the accuracy of units; or, if tags mark no entities, accuracy and macro F1."""
 
-    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, metrics.ACCURACY, metrics.MACRO_F1)
+    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, UNIT_ACCURACY, metrics.MACRO_F1)
     has_probabilities: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
         """The metrics of whole entities and the accuracy; or accuracy and macro F1 of units."""
-        return self.all[:-1] if self.task.has_entities else (metrics.ACCURACY, metrics.MACRO_F1)
+        return self.all[:-1] if self.task.has_entities else (UNIT_ACCURACY, metrics.MACRO_F1)
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Those of entities, or of units, and the accuracy of units."""
@@ -93,7 +81,7 @@ class TaggingMetrics(EntityMetrics):
         def accuracy(weights: np.ndarray) -> np.ndarray:
             return metrics.ratio(weights @ right, weights @ units)
 
-        return super().functions(gold, predictions) | {metrics.ACCURACY: accuracy}
+        return super().functions(gold, predictions) | {UNIT_ACCURACY: accuracy}
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
