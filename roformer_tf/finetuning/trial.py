@@ -289,7 +289,7 @@ def fit(trial: Trial, trainer: Trainer, task: Task, data_id: str, valid: Encoded
         StepLog(
             write_line,
             every=config.log_every,
-            tokens_per_step=round(config.batch_size * data.tokens_each),
+            tokens_per_step=data.tokens_per_step(config.batch_size, config.seed),
             uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
             name="fine-tuning",
             start=start,

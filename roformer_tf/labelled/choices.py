@@ -153,11 +153,6 @@ class ChoiceBatches(TrainingData):
         lengths = self.encoded.row_lengths
         return np.array([lengths[rows].max() for rows in self.encoded.candidate_rows], np.int32)
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of all rows of an example."""
-        return float(self.encoded.row_lengths.sum() / self.encoded.examples)
-
     @cached_property
     def _numbers(self) -> Ints:
         """(rows,) int64: equal rows have equal numbers."""

@@ -92,11 +92,6 @@ class ParaphraseBatches(TrainingData):
         longest = [sorted(len(self.texts[i].ids) for i in group)[-2:] for group in self.groups]
         return np.array([sum(two) + SPECIALS + 1 for two in longest], np.int32)
 
-    @property
-    def tokens_each(self) -> float:
-        """Tokens of a group's two rows."""
-        return float(2 * self.lengths.mean())
-
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Two texts of each group, in both orders."""
         firsts, rows = list[int](), list[tuple[Ints, Ints]]()

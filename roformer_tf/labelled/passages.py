@@ -124,11 +124,6 @@ class Passages(TrainingData):
         views = [self.evaluation_view(number) for number in range(len(self.texts))]
         return EncodedSides.of([[[self.row(x)] for x in view] for view in views], self.lengths)
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of a text in training, roughly: a passage, and half of it."""
-        return float(1.5 * np.minimum(self.lengths, self.max_length).mean())
-
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A view of each text. A passage is ignored if its whole text contains the query."""
         views = [self.view(item, generators(item)) for item in items.tolist()]

@@ -232,16 +232,6 @@ class SideBatches(TrainingData):
         """Inputs whose number of rows is not the same in every batch."""
         return ("side_1",) if self.shared else ()
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of an example in training."""
-        # A shared second text is encoded once for all its examples; negatives are of mean length.
-        sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
-        if self.shared:
-            sides[1] /= self.repeats
-        negatives = 0 if self.negatives is None else self.negatives.shape[1]
-        return float(sides.sum() + negatives * sides.mean())
-
     def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
         """Batches of examples of similar length; if `shared`, with the same second texts."""
         if not self.shared:
