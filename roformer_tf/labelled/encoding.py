@@ -145,19 +145,6 @@ def _stacked(
     )
 
 
-def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of units, (units, …) of each example → targets and weights of the tokens of rows.
-
-    Lists of (T, …) and (T,) for each row. Weights are float32: 1 at the first token of each unit
-    that is predicted in the row.
-    """
-    placed = [
-        _at_units(targets[number], units)
-        for number, units in zip(encoded.example, encoded.first_units, strict=True)
-    ]
-    return placed, [(units >= 0).astype(np.float32) for units in encoded.first_units]
-
-
 def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (C,), averaged over an example's windows."""
     return [np.mean([row_logits[row] for row in rows], axis=0) for rows in rows_of(encoded)]
@@ -166,21 +153,6 @@ def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> lis
 def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (rows of the example · C,)."""
     return [np.concatenate([row_logits[row] for row in rows]) for rows in rows_of(encoded)]
-
-
-def first_tokens(
-    row_logits: Sequence[np.ndarray], encoded: EncodedTexts, outputs: int
-) -> list[np.ndarray]:
-    """Logits of tokens, (T, C) of each row → of units, (units, C) of each example.
-
-    The logits of a unit are those of its first token, in the row that predicts it. C is `outputs`.
-    """
-    logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
-    for unit_logits, rows in zip(logits, rows_of(encoded), strict=True):
-        for row in rows:
-            first = encoded.first_units[row] >= 0
-            unit_logits[encoded.first_units[row][first]] = row_logits[row][first]
-    return logits
 
 
 def rows_of(encoded: EncodedTexts) -> list[range]:
@@ -297,11 +269,3 @@ def _unit_rows(
         first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS
-
-
-def _at_units(target: np.ndarray, first_units: Ints) -> np.ndarray:
-    """Targets of units (units, …) → of a row's tokens (T, …), 0 where no unit is predicted."""
-    placed = np.zeros((len(first_units), *target.shape[1:]), target.dtype)
-    first = first_units >= 0
-    placed[first] = target[first_units[first]]
-    return placed
