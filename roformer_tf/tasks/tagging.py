@@ -19,7 +19,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.tags import schemes
-from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
+from roformer_tf.tasks.tags.chain import NEVER, Chain, best_path, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tokenizers.tokenizer_json import Units
 
@@ -166,37 +166,17 @@ class TaggingDecoding(Decoding):
         return logits
 
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The most probable legal sequence of labels, as `predict_all` computes it."""
-        return self.predict_all([logits])[0]
-
-    def predict_all(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
-        """For each example (units, C) the most probable legal sequence of labels, by Viterbi.
+        """The most probable legal sequence of labels.
 
         The scores are independent probabilities of each unit. With a conditional random field they
         are marginals: sums over all sequences in which the unit has the label.
         """
-        chain = self.task.chain
-        if self.task.crf:
-            paths, scores = best_paths(logits, chain), marginals(logits, chain)
-        else:
-            paths, scores = self._legal_paths(logits, chain), [softmax(x) for x in logits]
-        return [
-            Prediction(tuple(self.task.labels[i] for i in path), of_units)
-            for path, of_units in zip(paths, scores, strict=True)
-        ]
-
-    def _legal_paths(self, logits: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
-        """The most probable legal labels of the units of each example."""
-        paths = [np.argmax(x, axis=-1) for x in logits]
-        if not self.task.scheme:
-            return paths
-        # If the most probable labels of all units are a legal sequence, no other one is better:
-        # Viterbi is needed only for the rest.
-        illegal = [i for i, path in enumerate(paths) if chain.first_illegal(path) is not None]
-        legal_paths = best_paths([logits[i] for i in illegal], chain)
-        for i, path in zip(illegal, legal_paths, strict=True):
-            paths[i] = path
-        return paths
+        chain, path = self.task.chain, np.argmax(logits, axis=-1)
+        # If the most probable labels of all units are a legal sequence, no other one is better.
+        if self.task.crf or chain.first_illegal(path) is not None:
+            path = best_path(logits, chain)
+        scores = marginals(logits, chain) if self.task.crf else softmax(logits)
+        return Prediction(tuple(self.task.labels[i] for i in path), scores)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Tagging":
         """The task with the scores of a conditional random field."""
