@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -14,9 +14,6 @@ from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.parts import Examples, Gold, Prediction, Predictions
 from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.translation import Message
-
-# Units of known entities → their labels.
-Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 # Units of a text are not independent, so they are no trials.
 UNIT_ACCURACY = metrics.ACCURACY._replace(by_example=False)
@@ -202,29 +199,23 @@ def known_entities(training: Examples, test: Examples) -> list[tuple[str, ...]]:
     # An unknown unit is outside all entities, or, in word segmentation, a word of its own.
     usual = [label for label in ("O", "S") if label in counted]
     other = usual[0] if usual else counted.most_common(1)[0][0]
-    known = _entities_of(training)
-    if other == "O":  # a single character that was once a name is usually a plain word
-        known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
-    lengths = sorted({len(units) for units in known}, reverse=True)
-    return [tuple(_match(example.units, known, lengths, other)) for example in test]
-
-
-def _entities_of(training: Examples) -> Entities:
-    """By the units of each entity, their most frequent labels."""
     counts: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
     for example in training:
-        labels = example.label
-        for _, first, end in spans(labels):
-            counts[example.units[first:end]][tuple(labels[first:end])] += 1
-    return {units: labels.most_common(1)[0][0] for units, labels in counts.items()}
+        for _, first, end in spans(example.label):
+            counts[example.units[first:end]][tuple(example.label[first:end])] += 1
+    known = {
+        units: labels.most_common(1)[0][0]
+        for units, labels in counts.items()
+        # A single character that was once a name is usually a plain word.
+        if other != "O" or len("".join(units)) > 1
+    }
+    lengths = sorted({*map(len, known)}, reverse=True)
 
+    def labelled(units: tuple[str, ...]) -> tuple[str, ...]:
+        labels: list[str] = []
+        while (start := len(labels)) < len(units):
+            candidates = (units[start : start + length] for length in lengths)
+            labels += next((known[entity] for entity in candidates if entity in known), (other,))
+        return tuple(labels)
 
-def _match(
-    units: tuple[str, ...], known: Entities, lengths: Sequence[int], other: str
-) -> list[str]:
-    """The labels of the units: at each position the longest known entity that begins there."""
-    labels: list[str] = []
-    while (start := len(labels)) < len(units):
-        candidates = (units[start : start + length] for length in lengths)
-        labels += next((known[entity] for entity in candidates if entity in known), (other,))
-    return labels
+    return [labelled(example.units) for example in test]
