@@ -26,7 +26,7 @@ from roformer_tf.translation import Message, either
 # Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
 
-# Whether an example has a label, where each label has an element of a list.
+# Whether an example has a label, where each label has a column or an element of a list.
 BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 
 # Separators between labels, besides the default one; and signs that separate them in few files. A
@@ -387,7 +387,12 @@ def _unclear(
 def unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
     """An error for several columns, or none, that may hold the labels, with the first lines."""
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
-    return _unclear(sample, what, names, "--label-column")
+    error = _unclear(sample, what, names, "--label-column")
+    cells = {str(row.get(name)) for row in sample.rows for name in candidates}
+    if cells <= BITS and len(candidates) > 1:
+        more = "Or write all labels of a text in one column, such as a,b."
+        return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
+    return error
 
 
 def _typed(names: Iterable[str]) -> str:

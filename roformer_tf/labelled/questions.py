@@ -2,15 +2,14 @@
 
     [CLS] question [SEP] window of the context [SEP]
 
-Segments are 0 for the question and for the tokens of the context that it has, too, else 1. A long
-context is read in windows that share about a quarter of their tokens.
+A long context is read in windows that share about a quarter of their tokens.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
+from roformer_tf.labelled.encoding import EncodedTexts, Row, Rows, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -106,12 +105,6 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     return (text, min(starts, key=lambda x: abs(x - start))) if starts else None
 
 
-class _Row(NamedTuple):
-    token_ids: Ints
-    segment_ids: Ints
-    spans: Ints
-
-
 @dataclass(frozen=True)
 class TokenizedQuestions:
     """Questions and their whole contexts as tokens."""
@@ -154,14 +147,16 @@ class TokenizedQuestions:
         """How many tokens of its context fit into a row of a question."""
         return self.max_length - _SPECIALS - len(self.questions[number])
 
-    def row(self, number: int, first: int, last: int) -> _Row:
+    def row(self, number: int, first: int, last: int) -> Row:
         """The row of a question and the tokens [first, last) of its context."""
-        asked, (ids, offsets) = self.questions[number], self.contexts[number]
-        token_ids, segment_ids = joined(self.tokenizer, asked, ids[first:last])
-        spans = np.full((len(token_ids), 2), -1, np.int32)
-        # After the question are [CLS] and [SEP], after the context is another [SEP].
-        spans[len(asked) + SPECIALS : -1] = offsets[first:last]
-        return _Row(token_ids, segment_ids, spans)
+        return joined(self.tokenizer, self.questions[number], self.contexts[number][0][first:last])
+
+    def spans(self, number: int, first: int, last: int) -> Ints:
+        """The characters of the tokens of this row, as in `EncodedQuestions`."""
+        # Before the context are [CLS], the question and [SEP], after it is another [SEP].
+        before = len(self.questions[number]) + SPECIALS
+        of_context = self.contexts[number][1][first:last]
+        return np.pad(of_context, ((before, 1), (0, 0)), constant_values=-1)
 
 
 def encode_questions(
@@ -172,19 +167,17 @@ def encode_questions(
     Raises InputError for a `max_length` without room for a question and a context.
     """
     tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
-    rows, rows_each = [], []
+    rows, spans = list[list[Row]](), list[Ints]()
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))
-        rows += [tokens.row(number, *part) for part in parts]
-        rows_each.append(len(parts))
-    return EncodedQuestions(
-        token_ids=[row.token_ids for row in rows],
-        segment_ids=[row.segment_ids for row in rows],
-        example=np.repeat(np.arange(len(examples), dtype=np.int32), rows_each),
-        lengths=tokens.lengths,
+        rows.append([tokens.row(number, *part) for part in parts])
+        spans += [tokens.spans(number, *part) for part in parts]
+    return EncodedQuestions.of_rows(
+        rows,
+        tokens.lengths,
         cut_questions=tokens.cut,
         contexts=[example.texts[1] for example in examples],
-        spans=[row.spans for row in rows],
+        spans=spans,
     )
 
 
@@ -279,12 +272,13 @@ class QuestionBatches(TrainingData):
         """A window for each question, padded to a common length."""
         rows, targets = [], []
         for item in items.tolist():
-            row = self.tokens.row(item, *self._window(item, generators(item)))
-            rows.append(row)
-            target = _row_target(row.spans, self.answers[item])
+            window = self._window(item, generators(item))
+            rows.append(self.tokens.row(item, *window))
+            spans = self.tokens.spans(item, *window)
+            target = _row_target(spans, self.answers[item])
             if len(self.soft):
                 share = np.full((len(target), 1), self.shares[item])
-                logits = token_logits(self.soft[item], row.spans)
+                logits = token_logits(self.soft[item], spans)
                 target = np.hstack([target, logits, share]).astype(np.float32)
             targets.append(target)
         inputs = row_inputs(rows, batch_size)

@@ -47,12 +47,10 @@ class EncodedSides(EncodedTexts):
         sides = len(texts[0]) if texts else 1
         counts = np.array([len(rows) for rows in flat], np.int32)
         text_of_row = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
-        rows = [row for text in flat for row in text]
-        return cls(
-            token_ids=rows,
-            segment_ids=[np.zeros_like(row) for row in rows],
-            example=text_of_row // sides,
-            lengths=lengths,
+        rows = [[(row, np.zeros_like(row)) for text in x for row in text] for x in texts]
+        return cls.of_rows(
+            rows,
+            lengths,
             text_of_row=text_of_row,
             # Texts are equal if all their rows are: each row begins and ends with a special token.
             numbers=text_numbers(map(np.concatenate, flat)).reshape(-1, sides),
