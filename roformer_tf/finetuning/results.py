@@ -302,7 +302,7 @@ def _search_predictions(
     """Search among the other texts of the examples by their first ones."""
     encoded = task.labelling.encode(examples, tokenizer)
     assert isinstance(encoded, EncodedSides)
-    different = DifferentTexts.of(encoded)
+    different = DifferentTexts(encoded)
     # Texts come example by example, `sides` of each: the queries are every first one.
     spelled = task.labelling.evaluated_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)

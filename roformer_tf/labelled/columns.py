@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain, islice, product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from roformer_tf.errors import InputError, check_choice
 from roformer_tf.labelled import column_names
@@ -137,17 +137,25 @@ def _no_column(table: Table, wanted: str) -> str:
     )
 
 
-class Profile(NamedTuple):
+class Profile:
     """The content of a column, without missing cells. A tenth may be mistakes, such as N/A."""
 
-    filled: int
-    distinct: int
-    scores: bool
-    """The cells are numbers, but no different whole ones, such as row numbers."""
-    coded: bool
-    """The cells are numbers, or codes: order numbers, addresses, times, links."""
-    length: float
-    """Mean number of characters of a cell; lists count as 0."""
+    def __init__(self, values: Iterable[Any]) -> None:
+        cells = [value for value in values if not is_missing(value)]
+        texts = [stripped(cell) for cell in cells]
+        self.filled, self.distinct = len(cells), len(set(texts))
+        numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
+        codes = sum(_CODE.fullmatch(text) is not None for text in texts)
+        # At least 1, so that a column without values is neither numbers nor codes.
+        enough = max(1, 0.9 * len(cells))
+        # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
+        are_indices = len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers))
+        # The cells are numbers, but no row numbers.
+        self.scores = len(numbers) >= enough and not are_indices
+        # They are numbers, or codes: order numbers, addresses, times, links.
+        self.coded = max(len(numbers), codes) >= enough
+        # Mean number of characters of a cell; lists count as 0.
+        self.length = sum(len(x) for x in cells if isinstance(x, str)) / max(1, len(cells))
 
     @property
     def like_labels(self) -> bool:
@@ -166,27 +174,8 @@ class Profile(NamedTuple):
         return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
 
 
-def profile(values: Iterable[Any]) -> Profile:
-    """Summarize the cells of a column."""
-    cells = [value for value in values if not is_missing(value)]
-    texts = [stripped(cell) for cell in cells]
-    numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
-    codes = sum(_CODE.fullmatch(text) is not None for text in texts)
-    # At least 1, so that a column without values is neither numbers nor codes.
-    enough = max(1, 0.9 * len(cells))
-    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
-    are_indices = len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers))
-    return Profile(
-        filled=len(cells),
-        distinct=len(set(texts)),
-        scores=len(numbers) >= enough and not are_indices,
-        coded=max(len(numbers), codes) >= enough,
-        length=sum(len(cell) for cell in cells if isinstance(cell, str)) / max(1, len(cells)),
-    )
-
-
 def _profiles(sample: TableSample, columns: Iterable[str]) -> dict[str, Profile]:
-    return {name: profile(row.get(name) for row in sample.rows) for name in columns}
+    return {name: Profile(row.get(name) for row in sample.rows) for name in columns}
 
 
 def find_label(

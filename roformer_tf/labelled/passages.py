@@ -9,7 +9,6 @@ text's index.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -61,21 +60,15 @@ class _Text(NamedTuple):
         return np.flatnonzero(sizes >= MIN_QUERY).tolist()
 
 
-@dataclass(frozen=True)
 class Passages(TrainingData):
     """Texts without labels in batches of pairs: sides and targets as in `SideBatches`."""
 
-    texts: list[_Text]
-    tokenizer: "RoFormerTokenizer"
-    max_length: int
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
-    ) -> "Passages":
-        """Tokenize texts, each once."""
-        texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
-        return cls(texts, tokenizer, max_length)
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
+    ) -> None:
+        # Each text is tokenized once.
+        self.texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
+        self.tokenizer, self.max_length = tokenizer, max_length
 
     @cached_property
     def lengths(self) -> Ints:

@@ -105,28 +105,15 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     return (text, min(starts, key=lambda x: abs(x - start))) if starts else None
 
 
-@dataclass(frozen=True)
 class TokenizedQuestions:
-    """Questions and their whole contexts as tokens."""
+    """Questions and their whole contexts as tokens. Raises InputError as `encode_questions`."""
 
-    questions: list[list[int]]
-    """Token ids of each question, cut to half of a row."""
-    cut: Ints
-    """(questions,) int32: tokens that a question lost."""
-    contexts: list[tuple[list[int], Ints]]
-    """For each question the token ids of its context, and their characters (tokens, 2) int32."""
-    lengths: Ints
-    """(questions,) int32: tokens of a row with the whole question and context."""
-    tokenizer: RoFormerTokenizer
-    max_length: int
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
-    ) -> "TokenizedQuestions":
-        """Tokenize. Raises InputError as `encode_questions`."""
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    ) -> None:
         hint = "for a question and a token of its context"
         check_number("max_length", max_length, at_least=SHORTEST, hint=hint)
+        self.tokenizer, self.max_length = tokenizer, max_length
 
         @cache  # a context has several questions
         def tokens_of(context: str) -> tuple[list[int], Ints]:
@@ -134,14 +121,16 @@ class TokenizedQuestions:
             return tokenizer.ids(context), offsets.reshape(-1, 2)
 
         questions = [tokenizer.ids(example.texts[0]) for example in examples]
-        contexts = [tokens_of(example.texts[1]) for example in examples]
-        whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
+        # For each question the token ids of its context, and their characters (tokens, 2) int32.
+        self.contexts = [tokens_of(example.texts[1]) for example in examples]
+        whole = [len(x) + len(y) for x, (y, _) in zip(questions, self.contexts, strict=True)]
+        # (questions,) int32: tokens of a row with the whole question and context.
+        self.lengths = np.array(whole, np.int32) + _SPECIALS
         # A question has at most half of the room, so that its context has some in any case.
         most = (max_length - _SPECIALS) // 2
-        lengths = np.array(whole, np.int32) + _SPECIALS
-        asked = [x[:most] for x in questions]
-        cut = np.array([len(x[most:]) for x in questions], np.int32)
-        return cls(asked, cut, contexts, lengths, tokenizer, max_length)
+        self.questions = [x[:most] for x in questions]
+        # (questions,) int32: tokens that a question lost.
+        self.cut = np.array([len(x[most:]) for x in questions], np.int32)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -166,7 +155,7 @@ def encode_questions(
 
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
+    tokens = TokenizedQuestions(examples, tokenizer, max_length)
     rows, spans = list[list[Row]](), list[Ints]()
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))

@@ -19,7 +19,7 @@ LONG = "一丁丂，七丄丅丆。万丈三上！下丌不与，丏丐丑。丒
 
 
 def passages(*texts, max_length=64):
-    return Passages.of([Example((text,), "belongs", "") for text in texts], TOKENIZER, max_length)
+    return Passages([Example((text,), "belongs", "") for text in texts], TOKENIZER, max_length)
 
 
 def decode(ids):

@@ -158,7 +158,7 @@ class QuestionLabelling(Labelling):
 
         It shows a part of an answer that is longer than any window.
         """
-        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
+        tokens = TokenizedQuestions(examples, tokenizer, self.task.max_length)
         return QuestionBatches(tokens, [self.target(example) for example in examples])
 
     def with_soft_targets(

@@ -201,7 +201,7 @@ class VectorDecoding(NumberDecoding):
         assert isinstance(encoded, EncodedSides)
         # Every document once, however many examples have it; the scores are computed one example
         # at a time, as (N, documents) may not fit into memory.
-        texts = DifferentTexts.of(encoded)
+        texts = DifferentTexts(encoded)
         return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
