@@ -1,6 +1,5 @@
 """Results of the training runs of a search: the data of the report, and the output files."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from roformer_tf.finetuning.report.figures import baseline_name, compare, teache
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.reading import GOLD
-from roformer_tf.labelled.splits import Duplicates, duplicates
+from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
 from roformer_tf.tasks.base import Prediction, Task
@@ -146,7 +145,7 @@ class Results:
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
             if not trial.cross_validated:
-                new = ~duplicates(trial.train, trial.valid).in_train
+                new = ~Duplicates(trial.train, trial.valid).in_train
                 checked = CheckedSet._make(list(compress(part, new)) for part in checked)
             sets.append(checked)
         total = len(parts.train) + len(parts.valid)
@@ -258,14 +257,15 @@ class Results:
 
         if sets.test:  # a text in both training and validation counts as one of training
             parts = compared(trial.train), compared(sets.test), compared(trial.valid)
-            return duplicates(*parts)
+            return Duplicates(*parts)
         # In a cross-validation each part has a training set of its own.
         splits = [(result.trial.train, result.trial.valid) for result in self.validated]
         if trial.cross_validated:
             splits = list(trial.folds)
-        in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
-        repeated = duplicates(compared(sets.train), compared(self.examples))
-        return dataclasses.replace(repeated, in_train=np.concatenate(in_train))
+        in_train = [Duplicates(compared(x), compared(y)).in_train for x, y in splits]
+        repeated = Duplicates(compared(sets.train), compared(self.examples))
+        repeated.in_train = np.concatenate(in_train)
+        return repeated
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer

@@ -334,7 +334,7 @@ def complete_data(
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives)
     if teacher and isinstance(data, ParaphraseBatches):
-        return dataclasses.replace(data, teacher=teacher(data.spelled))
+        data.teacher = teacher(data.spelled)
     return data
 
 

@@ -8,9 +8,8 @@ two texts of a group are drawn anew in every epoch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
+from itertools import combinations, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -41,7 +40,6 @@ class _Tokens(NamedTuple):
     """The number of each token's word."""
 
 
-@dataclass(frozen=True)
 class ParaphraseBatches(TrainingData):
     """Groups of texts with the same meaning, in sequences (rows) of two.
 
@@ -52,28 +50,21 @@ class ParaphraseBatches(TrainingData):
     its vectors of the rows' first texts.
     """
 
-    groups: list[list[int]]
-    """For each group the indices of its texts, at least two."""
-    texts: list[_Tokens]
-    spelled: list[str]
-    """The whole texts, for a teacher."""
-    tokenizer: RoFormerTokenizer
-    teacher: np.ndarray | None = None
-    """(texts, H) float32 of length 1."""
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
-    ) -> "ParaphraseBatches":
-        """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is."""
-        texts, groups, room = list[_Tokens](), list[list[int]](), max_length - SPECIALS
-        spelled = [text for example in examples for text in example.texts]
-        for example in examples:
-            groups.append([len(texts) + i for i in range(len(example.texts))])
-            for text in example.texts:
-                ids, words = tokenizer.ids_and_words(text)
-                texts.append(_Tokens(np.array(ids[:room], np.int32), np.array(words[:room])))
-        return cls(groups, texts, spelled, tokenizer)
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    ) -> None:
+        self.tokenizer = tokenizer
+        # The whole texts, for a teacher, and its vectors of them: (texts, H) float32 of length 1.
+        self.spelled = [text for example in examples for text in example.texts]
+        self.teacher: np.ndarray | None = None
+        # Each text is cut to `max_length` tokens, as a single text is.
+        tokens, room = map(tokenizer.ids_and_words, self.spelled), max_length - SPECIALS
+        self.texts = [
+            _Tokens(np.array(ids[:room], np.int32), np.array(words[:room])) for ids, words in tokens
+        ]
+        # For each group the indices of its texts, at least two.
+        ends = np.cumsum([0, *(len(example.texts) for example in examples)]).tolist()
+        self.groups = [list(range(*bounds)) for bounds in pairwise(ends)]
 
     @cached_property
     def numbers(self) -> Ints:

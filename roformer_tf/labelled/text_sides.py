@@ -143,23 +143,18 @@ def fitting_rows(encoded: EncodedSides) -> Ints:
     return chosen
 
 
-@dataclass(frozen=True)
 class Positives:
     """Which texts match, so that none becomes a negative of a text that it matches.
 
-    `pairs` (N, 2) int64: the numbers of two texts that match, as `text_numbers` returns them.
+    pairs (N, 2) int64: the numbers of two texts that match, as `text_numbers` returns them.
     """
 
-    pairs: Ints
-
-    @cached_property
-    def of(self) -> dict[int, set[int]]:
-        """For each text's number those of all texts that match it, and its own."""
-        matches: defaultdict[int, set[int]] = defaultdict(set)
-        for a, b in self.pairs.tolist():
-            matches[a] |= {a, b}
-            matches[b] |= {a, b}
-        return matches
+    def __init__(self, pairs: Ints) -> None:
+        # For each text's number those of all texts that match it, and its own.
+        self.of: defaultdict[int, set[int]] = defaultdict(set)
+        for a, b in pairs.tolist():
+            self.of[a] |= {a, b}
+            self.of[b] |= {a, b}
 
     def targets(self, anchors: Ints, candidates: Ints) -> np.ndarray:
         """(B, C) int8: 1 for each anchor's own positive, 0 for negatives, else IGNORED.

@@ -70,7 +70,7 @@ class ParaphraseLabelling(retrieval.RetrievalLabelling):
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Sequences of two texts, in both orders."""
-        return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
+        return ParaphraseBatches(examples, tokenizer, self.task.max_length)
 
 
 class ParaphraseObjective(retrieval.RetrievalObjective):
