@@ -10,7 +10,7 @@ text's index.
 import re
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -39,15 +39,25 @@ REMOVED = 0.5
 View: TypeAlias = tuple[Ints, Ints]
 
 
-class _Text(NamedTuple):
-    """A text in clauses, in three arrays whatever its length."""
+class _Text:
+    """A text in clauses, in three arrays whatever its length; there is at least one token."""
 
-    ids: Ints
-    """(tokens,) int32, none of them special."""
-    bounds: Ints
-    """(clauses + 1,) int32: clause c is the tokens bounds[c] to bounds[c + 1]."""
-    sentences: Ints
-    """(clauses,) int32, rising from 0: the sentence of each clause."""
+    def __init__(self, text: str, tokenizer: "RoFormerTokenizer") -> None:
+        ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
+        for clause in _CLAUSE.findall(text):
+            if clause_ids := tokenizer.ids(clause):
+                ids += clause_ids
+                bounds.append(len(ids))
+                sentences.append(sentence)
+            sentence += bool(_ENDS & set(clause))
+        if not ids:
+            ids, bounds, sentences = [tokenizer.unk_id], [0, 1], [0]
+        # (tokens,), none of them special.
+        self.ids = np.array(ids, np.int32)
+        # (clauses + 1,): clause c is the tokens bounds[c] to bounds[c + 1].
+        self.bounds = np.array(bounds, np.int32)
+        # (clauses,), rising from 0: the sentence of each clause, without gaps of empty sentences.
+        self.sentences = np.unique(sentences, return_inverse=True)[1].astype(np.int32)
 
     def clauses_of(self, sentence: int) -> tuple[int, int]:
         """The clauses [first, last) of a sentence."""
@@ -67,7 +77,7 @@ class Passages(TrainingData):
         self, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> None:
         # Each text is tokenized once.
-        self.texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
+        self.texts = [_Text(example.texts[0], tokenizer) for example in examples]
         self.tokenizer, self.max_length = tokenizer, max_length
 
     @cached_property
@@ -135,21 +145,6 @@ class Passages(TrainingData):
             ]
             targets[row, row] = 1
         return inputs, targets, first_weights(len(items), batch_size)
-
-
-def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
-    """Tokenize a text clause by clause; there is at least one token."""
-    ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
-    for clause in _CLAUSE.findall(text):
-        if clause_ids := tokenizer.ids(clause):
-            ids += clause_ids
-            bounds.append(len(ids))
-            sentences.append(sentence)
-        sentence += bool(_ENDS & set(clause))
-    if not ids:
-        ids, bounds, sentences = [tokenizer.unk_id], [0, 1], [0]
-    numbers = np.unique(sentences, return_inverse=True)[1]  # without gaps of empty sentences
-    return _Text(np.array(ids, np.int32), np.array(bounds, np.int32), numbers.astype(np.int32))
 
 
 def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:

@@ -191,7 +191,7 @@ class Metrics(Part):
     def count_items(self, gold: Gold, predictions: Predictions) -> Counts:
         """Count the items in the data, those predicted, and those in both."""
         predicted = [self.items(prediction.label) for prediction in predictions]
-        return metrics.count(self.kinds, [self.items(label) for label in gold], predicted)
+        return Counts(self.kinds, [self.items(label) for label in gold], predicted)
 
     def count_kinds(self, gold: Gold) -> dict[str, int]:
         """How often each label occurs in the data, or entities of each type."""
