@@ -389,28 +389,21 @@ def _typed(names: Iterable[str]) -> str:
     return " ".join(name if re.fullmatch(r"[\w.-]+", name) else shlex.quote(name) for name in names)
 
 
-@dataclass(frozen=True)
 class LabelSample:
-    """The columns of a labelled file, from which tasks guess whether it is theirs."""
+    """The columns of a labelled file, from which tasks guess whether it is theirs.
 
-    texts: Sequence[str]
-    """Names of the text columns."""
-    label: str
-    """Name of the label column."""
-    labels: Sequence[Any]
-    """Its cells, without the missing ones."""
-    separator: str
-    """Between the labels of an example that has several."""
+    texts, label: names of columns. labels: the cells of the label column, without missing ones.
+    separator: between the labels of an example that has several.
+    """
 
-    @cached_property
-    def distinct(self) -> int:
-        """How many different labels there are."""
-        return len({stripped(value) for value in self.labels})
-
-    @cached_property
-    def numbers(self) -> list[float | None]:
-        """The labels as numbers; None for any other label."""
-        return [to_number(value, as_shown=True) for value in self.labels]
+    def __init__(
+        self, texts: Sequence[str], label: str, labels: Sequence[Any], separator: str
+    ) -> None:
+        self.texts, self.label, self.labels, self.separator = texts, label, labels, separator
+        # How many different labels there are.
+        self.distinct = len({stripped(value) for value in labels})
+        # The labels as numbers; None for any other label.
+        self.numbers = [to_number(value, as_shown=True) for value in labels]
 
     @property
     def has_decimals(self) -> bool:
