@@ -85,7 +85,6 @@ class Labelling(Part):
 
     def check(self, example: Example) -> None:
         """Raise BadCellError for an example from which nothing can be learned."""
-        return
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """The labelled examples of a whole file, as training takes them.

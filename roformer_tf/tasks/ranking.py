@@ -66,7 +66,7 @@ class RankingLabelling(Labelling):
 class RankingObjective(SigmoidObjective):
     """Near or not, for each sequence independently."""
 
-    pooling: ClassVar[str] = "mean"  # as in the released fine-tuning script
+    poolings: ClassVar[tuple[str, ...]] = ("mean", "cls")  # as in the released fine-tuning script
     refused_settings: ClassVar[Mapping[str, str]] = {
         "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
         "a 1 and one a 0."

@@ -65,14 +65,13 @@ class RerankingLabelling(ListLabelling):
 
     label_optional: ClassVar[bool] = True
     lists_texts: ClassVar[bool] = False
-    min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """A query with its documents, or with one document; without a label it is relevant."""
         query, documents = texts
-        listed = self.read_list(row.cells, documents)
+        listed = self.read_list(row.cells, documents, 1)
         values: Any = [1.0] * len(listed)
         if label is not None:
             values = parsed(find_cell(row.cells, label))

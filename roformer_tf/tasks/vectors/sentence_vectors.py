@@ -142,7 +142,6 @@ class VectorObjective(TrainingObjective):
     """An encoder and a pooling; a loss compares the vectors of a batch."""
 
     model_name: ClassVar[str] = "RoFormerForSentenceEmbedding"
-    pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
     # The names of all fields. `vars` needs an instance.
     vector_settings: ClassVar[tuple[str, ...]] = tuple(vars(losses.VectorConfig()))
