@@ -18,13 +18,7 @@ from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
-from roformer_tf.labelled.cells import (
-    BadCellError,
-    ellipsized,
-    is_missing,
-    to_number,
-    without_nan,
-)
+from roformer_tf.labelled.cells import BadCellError, ellipsized, is_missing, to_number
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
@@ -196,7 +190,7 @@ def _labels_layout(
     if is_optional or label is None:
         return _table_layout(sample, columns, chosen, *selection)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
-    candidates = LabelSample(texts, label, without_nan(labels), separator)
+    candidates = LabelSample(texts, label, labels, separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     are_several = selected.labelling.separates_labels
     # If the user chose a task with single labels, a sign in a label is part of it.
