@@ -135,11 +135,8 @@ class ChoiceBatches(TrainingData):
     @property
     def varying(self) -> tuple[str, ...]:
         """Inputs whose number of rows is not the same in every batch."""
-        return ("token_ids", "segment_ids", *(["masked_positions"] if self._is_cloze else []))
-
-    @property
-    def _is_cloze(self) -> bool:
-        return bool(self.encoded.tokens[0].shape[1])
+        is_cloze = self.encoded.tokens[0].shape[1] > 0
+        return ("token_ids", "segment_ids", *(["masked_positions"] if is_cloze else []))
 
     @cached_property
     def lengths(self) -> Ints:
@@ -170,8 +167,8 @@ class ChoiceBatches(TrainingData):
             **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
             "row_index": padded(row_index, (batch_size, count, flat.shape[1])),
         }
-        if self._is_cloze:
-            longest = max(encoded.tokens[item].shape[1] for item in chosen)
+        # Tokens of the longest candidate of a cloze; pairs have none.
+        if longest := max(encoded.tokens[item].shape[1] for item in chosen):
             masks = [encoded.masks[row] for row in rows]
             inputs["masked_positions"] = padded(masks, (height, longest))
             tokens = [encoded.tokens[item] for item in chosen]

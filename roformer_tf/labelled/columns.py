@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import chain, product
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from roformer_tf.errors import InputError, check_choice
 from roformer_tf.labelled import column_names
 from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
+from roformer_tf.labelled.headers import FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.tables import Table, open_table
 from roformer_tf.terminal import printable
@@ -326,8 +326,7 @@ def find_texts_to_predict(
     """
     if named := columns.with_columns_of_training(table, usual, None).text_columns:
         return tuple(find_column(table, name) for name in named), ""
-    rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
-    sample = TableSample(table, rows)
+    sample = TableSample(table)
     if table.has_header or columns.first_line != "auto":
         labels = [name for name in table.columns if folded(name) in column_names.LABELS]
         label = labels[0] if len(labels) == 1 else None

@@ -65,17 +65,11 @@ class ParaphraseBatches(TrainingData):
         # For each group the indices of its texts, at least two.
         ends = np.cumsum([0, *(len(example.texts) for example in examples)]).tolist()
         self.groups = [list(range(*bounds)) for bounds in pairwise(ends)]
-
-    @cached_property
-    def numbers(self) -> Ints:
-        """(texts,) int64: a number for each text, the same for equal ones."""
-        return text_numbers(text.ids for text in self.texts)
-
-    @cached_property
-    def positives(self) -> Positives:
-        """All pairs of texts of a group."""
+        # (texts,) int64: a number for each text, the same for equal ones.
+        self.numbers = text_numbers(text.ids for text in self.texts)
+        # All pairs of texts of a group.
         pairs = [pair for group in self.groups for pair in combinations(group, 2)]
-        return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
+        self.positives = Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
 
     @cached_property
     def lengths(self) -> Ints:

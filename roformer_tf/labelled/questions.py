@@ -234,23 +234,22 @@ def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
     return of_tokens
 
 
-@dataclass(frozen=True)
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
 
     A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `answer_targets`. A context
     that is too long for a row is read in a window that holds the answer, or, with the probability
     `ELSEWHERE`, in any: the model also has to see where there is no answer.
+
+    answers: for each question (answers, 2) int32, characters.
     """
 
-    tokens: TokenizedQuestions
-    answers: Sequence[np.ndarray]
-    """For each question (answers, 2) int32, characters."""
-    soft: Sequence[np.ndarray] = ()
-    """With a teacher: for each question (characters, 2) float32 as in `character_logits`."""
-    shares: Sequence[float] | np.ndarray = ()
-    """With a teacher: its weight for each question. Targets are then (B, T, 5) float32: the usual
-    ones, its logits and the weight."""
+    def __init__(self, tokens: TokenizedQuestions, answers: Sequence[np.ndarray]) -> None:
+        self.tokens, self.answers = tokens, answers
+        # With a teacher: for each question (characters, 2) float32 as in `character_logits`, and
+        # its weight. Targets are then (B, T, 5) float32: the usual ones, its logits, the weight.
+        self.soft: Sequence[np.ndarray] = ()
+        self.shares = np.zeros(len(answers))
 
     @cached_property
     def lengths(self) -> Ints:

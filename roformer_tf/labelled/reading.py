@@ -29,13 +29,8 @@ from roformer_tf.labelled.columns import (
     find_texts_to_predict,
 )
 from roformer_tf.labelled.examples import UNLABELLED, Example, LongTexts, SkippedRows
-from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
-from roformer_tf.labelled.row_examples import (
-    examples_of,
-    first_cells,
-    no_units,
-    plain_examples,
-)
+from roformer_tf.labelled.headers import TableSample, check_header, check_no_header
+from roformer_tf.labelled.row_examples import examples_of, first_cells, no_units, plain_examples
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import ANY, BLANK, TYPED, Row, tag_pattern
@@ -133,7 +128,7 @@ def find_layout(
     if {GOLD, "error"} <= {*table.columns} and columns.label_column is None:
         columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
-    sample = sample_of(table)
+    sample = TableSample(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}

@@ -7,7 +7,7 @@ The span with the highest sum of two logits, those of its first and its last tok
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, cast
 
 import numpy as np
 
@@ -165,8 +165,8 @@ class QuestionLabelling(Labelling):
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
         """The data with a teacher's logits of characters: each window has those of its tokens."""
-        shares = teacher_weights(np.arange(len(logits)), labelled)
-        return dataclasses.replace(data, soft=logits, shares=shares)
+        data.soft, data.shares = logits, teacher_weights(np.arange(len(logits)), labelled)
+        return cast(TrainingData, data)
 
 
 class QuestionObjective(TrainingObjective):
