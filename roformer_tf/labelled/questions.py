@@ -22,7 +22,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
-from roformer_tf.labelled.encoding import EncodedTexts, Row, Rows, joined, windows
+from roformer_tf.labelled.encoding import EncodedTexts, Row, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -170,22 +170,12 @@ def encode_questions(
     )
 
 
-def answer_targets(encoded: EncodedQuestions, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Characters of answers → targets and weights of rows.
+def row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
+    """Whether an answer may begin or end at the tokens of a row, and does: (T, 2) int8.
 
-    targets: for each example (answers, 2) int32, first character and the one after the last.
-    → for each row (T, 2) int8, whether its answer may begin or end at a token; [CLS] is right
-    where the window has no whole answer. Weights as in `row_weights`.
+    answers (answers, 2): first character and the one after the last. [CLS] is right where the
+    window has no whole answer.
     """
-    placed = [
-        _row_target(spans, targets[number])
-        for spans, number in zip(encoded.spans, encoded.example.tolist(), strict=True)
-    ]
-    return placed, encoded.row_weights
-
-
-def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
-    """(T, 2) int8 of a row with the tokens at `spans`, for answers (answers, 2)."""
     target = np.full(spans.shape, IMPOSSIBLE, np.int8)
     inside = np.flatnonzero(spans[:, 0] >= 0)
     target[inside] = POSSIBLE
@@ -237,7 +227,7 @@ def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
 
-    A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `answer_targets`. A context
+    A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `row_target`. A context
     that is too long for a row is read in a window that holds the answer, or, with the probability
     `ELSEWHERE`, in any: the model also has to see where there is no answer.
 
@@ -263,7 +253,7 @@ class QuestionBatches(TrainingData):
             window = self._window(item, generators(item))
             rows.append(self.tokens.row(item, *window))
             spans = self.tokens.spans(item, *window)
-            target = _row_target(spans, self.answers[item])
+            target = row_target(spans, self.answers[item])
             if len(self.soft):
                 share = np.full((len(target), 1), self.shares[item])
                 logits = token_logits(self.soft[item], spans)

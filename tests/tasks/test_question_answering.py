@@ -12,7 +12,7 @@ from nltk.tokenize import NLTKWordTokenizer
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.questions import RIGHT, answer_targets, encode_questions
+from roformer_tf.labelled.questions import RIGHT, encode_questions
 from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Prediction
@@ -272,7 +272,7 @@ def test_a_token_partly_covered_by_the_answer_is_included():
     tokenizer = tokenizer_of(LETTERS)
     examples = [Example(("我", "今天 2023年"), (("023", 4),), "f:1")]
     encoded = encode_questions(examples, tokenizer, 20)
-    (target,), _ = answer_targets(encoded, [np.array([[4, 7]])])
+    (target,), _ = QuestionAnswering().labelling.in_rows(encoded, [np.array([[4, 7]])])
     start, end = (int(np.flatnonzero(target[:, side] == RIGHT)[0]) for side in (0, 1))
     assert ("今天 2023年"[encoded.spans[0][start][0] : encoded.spans[0][end][1]]) == "2023"
 

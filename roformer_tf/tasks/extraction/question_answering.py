@@ -4,10 +4,11 @@ The span with the highest sum of two logits, those of its first and its last tok
 (BERT, arXiv 1810.04805, sections 4.2 and 4.3). [CLS] stands for "no answer in this window".
 """
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -22,10 +23,10 @@ from roformer_tf.labelled.questions import (
     EncodedQuestions,
     QuestionBatches,
     TokenizedQuestions,
-    answer_targets,
     character_logits,
     encode_questions,
     read_answers,
+    row_target,
 )
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
@@ -149,9 +150,10 @@ class QuestionLabelling(Labelling):
         return np.array(spans, np.int32).reshape(-1, 2)
 
     def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-        """(T, 2) int8 for each window."""
+        """(T, 2) int8 for each window, as in `row_target`."""
         assert isinstance(encoded, EncodedQuestions)
-        return answer_targets(encoded, arrays)
+        rows = zip(encoded.spans, encoded.example.tolist(), strict=True)
+        return [row_target(spans, arrays[number]) for spans, number in rows], encoded.row_weights
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A window for each question, drawn anew in every epoch.
@@ -165,8 +167,10 @@ class QuestionLabelling(Labelling):
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
         """The data with a teacher's logits of characters: each window has those of its tokens."""
-        data.soft, data.shares = logits, teacher_weights(np.arange(len(logits)), labelled)
-        return cast(TrainingData, data)
+        taught: QuestionBatches = copy.copy(data)
+        taught.soft = logits
+        taught.shares = teacher_weights(np.arange(len(logits)), labelled)
+        return taught
 
 
 class QuestionObjective(TrainingObjective):
