@@ -20,7 +20,7 @@ from roformer_tf.files import write_text
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, read_examples
-from roformer_tf.labelled.splits import duplicates
+from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.table import TASKS
 
 Kind: TypeAlias = Literal["labels", "tags", "answers", "cloze", "search"]
@@ -127,7 +127,7 @@ def read_labelled(test_set: SuiteSet) -> Labelled:
     layout = find_layout(test_set.paths["train"], columns, None, TASKS)
     sets = [read_examples(test_set.paths[split], layout, columns) for split in SPLITS]
     train, valid, test = sets
-    new = duplicates(train, test, valid, layout.task.labelling.question).unseen
+    new = Duplicates(train, test, valid).unseen
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 

@@ -1,6 +1,5 @@
 """Results of the training runs of a search: the data of the report, and the output files."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from roformer_tf.finetuning.report.figures import baseline_name, compare, teache
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.reading import GOLD
-from roformer_tf.labelled.splits import Duplicates, duplicates
+from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
 from roformer_tf.tasks.base import Prediction, Task
@@ -29,7 +28,6 @@ from roformer_tf.tasks.metrics import scores_text
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
-from roformer_tf.tasks.vectors.sentence_vectors import SentenceVectors
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.checkpointing import publish
@@ -147,7 +145,7 @@ class Results:
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
             if not trial.cross_validated:
-                new = ~duplicates(trial.train, trial.valid).in_train
+                new = ~Duplicates(trial.train, trial.valid).in_train
                 checked = CheckedSet._make(list(compress(part, new)) for part in checked)
             sets.append(checked)
         total = len(parts.train) + len(parts.valid)
@@ -250,23 +248,24 @@ class Results:
     def _duplicates(self) -> Duplicates:
         """Reported texts that occur elsewhere, or more than once."""
         sets, trial, task = self.search.sets, self.best.trial, self.search.task
-        question = task.labelling.question
-        # Of reranking only queries count: their documents are those of searches that differ.
-        count = 1 if task.reranks else None
 
-        def compared(examples: Sequence[Example]) -> list[Example]:
-            return [example._replace(texts=example.texts[:count]) for example in examples]
+        def compared(examples: Sequence[Example]) -> Sequence[Example]:
+            if not task.reranks:
+                return examples
+            # Only queries count: their documents are those of searches that differ.
+            return [example._replace(texts=example.texts[:1], label=None) for example in examples]
 
         if sets.test:  # a text in both training and validation counts as one of training
             parts = compared(trial.train), compared(sets.test), compared(trial.valid)
-            return duplicates(*parts, question)
+            return Duplicates(*parts)
         # In a cross-validation each part has a training set of its own.
         splits = [(result.trial.train, result.trial.valid) for result in self.validated]
         if trial.cross_validated:
             splits = list(trial.folds)
-        in_train = [duplicates(compared(x), compared(y)).in_train for x, y in splits]
-        repeated = duplicates(compared(sets.train), compared(self.examples), question=question)
-        return dataclasses.replace(repeated, in_train=np.concatenate(in_train))
+        in_train = [Duplicates(compared(x), compared(y)).in_train for x, y in splits]
+        repeated = Duplicates(compared(sets.train), compared(self.examples))
+        repeated.in_train = np.concatenate(in_train)
+        return repeated
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer
@@ -282,7 +281,6 @@ def search_baselines(
 
     If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
     """
-    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are encoded separately
     baselines = []
     for name, method in METHODS.items():
         predictions = _search_predictions(task, test, tokenizer, method)
@@ -296,7 +294,7 @@ def search_baselines(
 
 
 def _search_predictions(
-    task: SentenceVectors,
+    task: Any,
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
     method: type[BM25] | type[TfIdfSearch],
@@ -304,7 +302,7 @@ def _search_predictions(
     """Search among the other texts of the examples by their first ones."""
     encoded = task.labelling.encode(examples, tokenizer)
     assert isinstance(encoded, EncodedSides)
-    different = DifferentTexts.of(encoded)
+    different = DifferentTexts(encoded)
     # Texts come example by example, `sides` of each: the queries are every first one.
     spelled = task.labelling.evaluated_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)

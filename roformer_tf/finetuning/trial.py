@@ -292,7 +292,7 @@ def fit(trial: Trial, initial: InitialState, task: Task, data_id: str, valid: En
         StepLog(
             write_line,
             every=config.log_every,
-            tokens_per_step=round(config.batch_size * data.tokens_each),
+            tokens_per_step=data.tokens_per_step(config.batch_size, config.seed),
             uniform_loss=math.inf,  # a batch of rare labels or extreme numbers may be high
             name="fine-tuning",
             start=start,
@@ -337,7 +337,7 @@ def complete_data(
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives)
     if teacher and isinstance(data, ParaphraseBatches):
-        return dataclasses.replace(data, teacher=teacher(data.spelled))
+        data.teacher = teacher(data.spelled)
     return data
 
 

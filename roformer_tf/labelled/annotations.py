@@ -83,7 +83,7 @@ def find_unit_columns(
 
     Raises InputError for several columns of tags, none of which is called ner.
     """
-    table, rows = sample
+    table, rows = sample.table, sample.rows
     if len(text) > 1 or not rows:
         return None
     labels = [find_column(table, label)] if label else list(table.columns)
@@ -227,7 +227,7 @@ def find_entities(
     By name the user's, too, whatever its content: a test set may have no entity. Raises InputError
     for several.
     """
-    table, rows = sample
+    table, rows = sample.table, sample.rows
     names = [find_column(table, label)] if label else list(table.columns)
     if by_name:
         matches = [name for name in names if label or folded(name) in ENTITIES]

@@ -25,6 +25,7 @@ LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], 
 # The random generator of an item: a function of seed, epoch and the item's index.
 Generators: TypeAlias = Callable[[int], np.random.Generator]
 
+_COUNTED = 100  # batches whose tokens are counted
 _POOL = 50  # batches among which items are sorted by length: larger pools are less random
 
 
@@ -45,11 +46,6 @@ class TrainingData:
         """(items,) int: tokens of each item. A batch has items of similar length."""
         raise NotImplementedError
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of an item in training."""
-        return float(np.mean(self.lengths))
-
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """The batch of these items, filled up to `batch_size` with padding."""
         raise NotImplementedError
@@ -61,6 +57,18 @@ class TrainingData:
     def steps_per_epoch(self, batch_size: int) -> int:
         """Batches of an epoch."""
         return -(-len(self.lengths) // batch_size)
+
+    def tokens_per_step(self, batch_size: int, seed: int) -> int:
+        """Mean number of tokens of the first batches."""
+        batches = self.batches(batch_size, seed)[: min(_COUNTED, self.steps_per_epoch(batch_size))]
+        # Texts are `token_ids`, or a side each; padding is token 0.
+        tokens = sum(
+            np.count_nonzero(array)
+            for inputs, *_ in batches
+            for name, array in inputs.items()
+            if name == "token_ids" or name.startswith("side_")
+        )
+        return round(tokens / len(batches))
 
     def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
         """All batches, `steps_per_epoch` for each epoch. Raises InputError if there are no items.

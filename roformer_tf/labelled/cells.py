@@ -125,13 +125,6 @@ def ellipsized(text: str, length: int) -> str:
     return text if len(text) <= length else f"{text[:length]}…"
 
 
-def without_nan(labels: Sequence[Any]) -> list[Any]:
-    """Labels without the text "nan" if all other labels are numbers: it means a missing label."""
-    rest = [label for label in labels if stripped(label).casefold() != "nan"]
-    numbers = bool(rest) and all(to_number(label) is not None for label in rest)
-    return rest if numbers else list(labels)
-
-
 def to_number(value: Any, as_shown: bool = False) -> float | None:
     """A finite number, also if spelled as text, or `as_shown`: 1,234.5 or 85%; else None."""
     if isinstance(value, str):

@@ -24,7 +24,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Row, encode_texts, joined, rows_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
@@ -77,9 +77,9 @@ def encode_cloze(
     without a gap has it at its end. Each example has a row for each number of tokens of its
     candidates, and one of as many masks alone.
     """
-    rows, masks, owners, lengths = list[Ints](), list[Ints](), list[int](), list[int]()
+    rows, masks, lengths = list[list[Row]](), list[Ints](), list[int]()
     candidate_rows, tokens = list[Ints](), list[Ints]()
-    for number, example in enumerate(examples):
+    for example in examples:
         text, *candidates = example.texts
         # Only the first gap has masks; any further ones are removed from the text.
         before, *after = GAP.split(text)
@@ -88,29 +88,23 @@ def encode_cloze(
             (tokenizer.ids(candidate) or [tokenizer.unk_id])[: max_length - SPECIALS]
             for candidate in candidates
         ]
+        rows.append([])
         row_of: dict[int, list[int]] = {}
         for count in sorted({len(some) for some in ids}):
             # Two rows in this order: the masks in the text, and the masks alone.
-            row_of[count] = [len(rows), len(rows) + 1]
+            row_of[count] = [len(masks), len(masks) + 1]
             room = max_length - SPECIALS - count
             for left, right in (_around_gap(*sides, room), ([], [])):
                 gap = [tokenizer.mask_id] * count
-                rows.append(joined(tokenizer, [*left, *gap, *right])[0])
+                rows[-1].append(joined(tokenizer, [*left, *gap, *right]))
                 # 1 for [CLS].
                 masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
-                owners.append(number)
         longest = max(map(len, ids))
         candidate_rows.append(np.array([row_of[len(some)] for some in ids], np.int32))
         tokens.append(padded([np.array(some, np.int32) for some in ids], (len(ids), longest)))
         lengths.append(sum(map(len, sides)) + longest + SPECIALS)
-    return EncodedChoices(
-        token_ids=rows,
-        segment_ids=[np.zeros_like(row) for row in rows],
-        example=np.array(owners, np.int32),
-        lengths=np.array(lengths, np.int32),
-        candidate_rows=candidate_rows,
-        tokens=tokens,
-        masks=masks,
+    return EncodedChoices.of_rows(
+        rows, lengths, candidate_rows=candidate_rows, tokens=tokens, masks=masks
     )
 
 
@@ -141,22 +135,14 @@ class ChoiceBatches(TrainingData):
     @property
     def varying(self) -> tuple[str, ...]:
         """Inputs whose number of rows is not the same in every batch."""
-        return ("token_ids", "segment_ids", *(["masked_positions"] if self._is_cloze else []))
-
-    @property
-    def _is_cloze(self) -> bool:
-        return bool(self.encoded.tokens[0].shape[1])
+        is_cloze = self.encoded.tokens[0].shape[1] > 0
+        return ("token_ids", "segment_ids", *(["masked_positions"] if is_cloze else []))
 
     @cached_property
     def lengths(self) -> Ints:
         """(N,) int: tokens of the longest row of each example."""
         lengths = self.encoded.row_lengths
         return np.array([lengths[rows].max() for rows in self.encoded.candidate_rows], np.int32)
-
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of all rows of an example."""
-        return float(self.encoded.row_lengths.sum() / self.encoded.examples)
 
     @cached_property
     def _numbers(self) -> Ints:
@@ -181,8 +167,8 @@ class ChoiceBatches(TrainingData):
             **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
             "row_index": padded(row_index, (batch_size, count, flat.shape[1])),
         }
-        if self._is_cloze:
-            longest = max(encoded.tokens[item].shape[1] for item in chosen)
+        # Tokens of the longest candidate of a cloze; pairs have none.
+        if longest := max(encoded.tokens[item].shape[1] for item in chosen):
             masks = [encoded.masks[row] for row in rows]
             inputs["masked_positions"] = padded(masks, (height, longest))
             tokens = [encoded.tokens[item] for item in chosen]

@@ -9,15 +9,15 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, islice, product
+from itertools import chain, product
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import Any, get_args
 
 from roformer_tf.errors import InputError, check_choice
 from roformer_tf.labelled import column_names
 from roformer_tf.labelled.cells import is_missing, listed, parsed, stripped, to_number
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
+from roformer_tf.labelled.headers import FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.tables import Table, open_table
 from roformer_tf.terminal import printable
@@ -137,30 +137,31 @@ def _no_column(table: Table, wanted: str) -> str:
     )
 
 
-class Profile(NamedTuple):
+class Profile:
     """The content of a column, without missing cells. A tenth may be mistakes, such as N/A."""
 
-    filled: int
-    distinct: int
-    numbers: bool
-    """The cells are numbers."""
-    indices: bool
-    """The cells are different whole numbers, such as row numbers."""
-    coded: bool
-    """The cells are numbers, or codes: order numbers, addresses, times, links."""
-    length: float
-    """Mean number of characters of a cell; lists count as 0."""
+    def __init__(self, values: Iterable[Any]) -> None:
+        cells = [value for value in values if not is_missing(value)]
+        texts = [stripped(cell) for cell in cells]
+        self.filled, self.distinct = len(cells), len(set(texts))
+        numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
+        codes = sum(_CODE.fullmatch(text) is not None for text in texts)
+        # At least 1, so that a column without values is neither numbers nor codes.
+        enough = max(1, 0.9 * len(cells))
+        # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
+        are_indices = len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers))
+        # The cells are numbers, but no row numbers.
+        self.scores = len(numbers) >= enough and not are_indices
+        # They are numbers, or codes: order numbers, addresses, times, links.
+        self.coded = max(len(numbers), codes) >= enough
+        # Mean number of characters of a cell; lists count as 0.
+        self.length = sum(len(x) for x in cells if isinstance(x, str)) / max(1, len(cells))
 
     @property
     def like_labels(self) -> bool:
         """Few distinct values."""
         # A label has two examples on average. In a column of one value nothing can be learnt.
         return 1 < self.distinct <= min(FEW_LABELS, self.filled / 2)
-
-    @property
-    def like_scores(self) -> bool:
-        """Numbers, but no row numbers."""
-        return self.numbers and not self.indices
 
     @property
     def like_texts(self) -> bool:
@@ -173,27 +174,8 @@ class Profile(NamedTuple):
         return not self.coded and not self.like_labels and self.distinct > 1 and self.length >= 10
 
 
-def profile(values: Iterable[Any]) -> Profile:
-    """Summarize the cells of a column."""
-    cells = [value for value in values if not is_missing(value)]
-    texts = [stripped(cell) for cell in cells]
-    numbers = [x for cell in cells if (x := to_number(cell, as_shown=True)) is not None]
-    codes = sum(_CODE.fullmatch(text) is not None for text in texts)
-    # At least 1, so that a column without values is neither numbers nor codes.
-    enough = max(1, 0.9 * len(cells))
-    return Profile(
-        filled=len(cells),
-        distinct=len(set(texts)),
-        numbers=len(numbers) >= enough,
-        # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
-        indices=len(set(numbers)) == len(numbers) > 2 and all(map(float.is_integer, numbers)),
-        coded=max(len(numbers), codes) >= enough,
-        length=sum(len(cell) for cell in cells if isinstance(cell, str)) / max(1, len(cells)),
-    )
-
-
 def _profiles(sample: TableSample, columns: Iterable[str]) -> dict[str, Profile]:
-    return {name: profile(row.get(name) for row in sample.rows) for name in columns}
+    return {name: Profile(row.get(name) for row in sample.rows) for name in columns}
 
 
 def find_label(
@@ -234,7 +216,7 @@ def find_label(
             x
             for x in free
             if folded(x) not in column_names.TEXTS
-            and (profiles[x].like_scores if optional else profiles[x].like_labels)
+            and (profiles[x].scores if optional else profiles[x].like_labels)
         ]
     if len(candidates) == 1:
         return candidates[0], note
@@ -344,8 +326,7 @@ def find_texts_to_predict(
     """
     if named := columns.with_columns_of_training(table, usual, None).text_columns:
         return tuple(find_column(table, name) for name in named), ""
-    rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
-    sample = TableSample(table, rows)
+    sample = TableSample(table)
     if table.has_header or columns.first_line != "auto":
         labels = [name for name in table.columns if folded(name) in column_names.LABELS]
         label = labels[0] if len(labels) == 1 else None
@@ -407,28 +388,21 @@ def _typed(names: Iterable[str]) -> str:
     return " ".join(name if re.fullmatch(r"[\w.-]+", name) else shlex.quote(name) for name in names)
 
 
-@dataclass(frozen=True)
 class LabelSample:
-    """The columns of a labelled file, from which tasks guess whether it is theirs."""
+    """The columns of a labelled file, from which tasks guess whether it is theirs.
 
-    texts: Sequence[str]
-    """Names of the text columns."""
-    label: str
-    """Name of the label column."""
-    labels: Sequence[Any]
-    """Its cells, without the missing ones."""
-    separator: str
-    """Between the labels of an example that has several."""
+    texts, label: names of columns. labels: the cells of the label column, without missing ones.
+    separator: between the labels of an example that has several.
+    """
 
-    @cached_property
-    def distinct(self) -> int:
-        """How many different labels there are."""
-        return len({stripped(value) for value in self.labels})
-
-    @cached_property
-    def numbers(self) -> list[float | None]:
-        """The labels as numbers; None for any other label."""
-        return [to_number(value, as_shown=True) for value in self.labels]
+    def __init__(
+        self, texts: Sequence[str], label: str, labels: Sequence[Any], separator: str
+    ) -> None:
+        self.texts, self.label, self.labels, self.separator = texts, label, labels, separator
+        # How many different labels there are.
+        self.distinct = len({stripped(value) for value in labels})
+        # The labels as numbers; None for any other label.
+        self.numbers = [to_number(value, as_shown=True) for value in labels]
 
     @property
     def has_decimals(self) -> bool:

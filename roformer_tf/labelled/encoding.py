@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -19,8 +19,12 @@ from roformer_tf.labelled.examples import Example, LongTexts
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket
 
 if TYPE_CHECKING:
+    from typing_extensions import Self
+
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# The token ids and segments of a row, (T,) int32 each.
+Row: TypeAlias = tuple[Ints, Ints]
 # An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
 
@@ -35,7 +39,7 @@ class EncodedTexts:
     token_ids: list[Ints]
     """For each row (T,) int32."""
     segment_ids: list[Ints]
-    """For each row (T,) int32: 1 for the second text and its [SEP], or as in `joined`."""
+    """For each row (T,) int32: 1 for the second text and its [SEP]."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -45,6 +49,21 @@ class EncodedTexts:
     predicted in this row, or -1. Empty for other tasks."""
     units: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
     """For tasks of units (examples,) int32: their number."""
+
+    @classmethod
+    def of_rows(
+        cls, rows: Sequence[Sequence[Row]], lengths: Sequence[int] | Ints, **more: Any
+    ) -> "Self":
+        """From the rows of each example, and its `lengths`."""
+        flat = [row for of_example in rows for row in of_example]
+        rows_each = np.array([len(of_example) for of_example in rows], np.int32)
+        return cls(
+            token_ids=[ids for ids, _ in flat],
+            segment_ids=[segments for _, segments in flat],
+            example=np.repeat(np.arange(len(rows), dtype=np.int32), rows_each),
+            lengths=np.array(lengths, np.int32),
+            **more,
+        )
 
     @property
     def examples(self) -> int:
@@ -71,12 +90,6 @@ class EncodedTexts:
         return np.array([len(ids) for ids in self.token_ids], np.int32)
 
 
-class _Row(NamedTuple):
-    token_ids: Ints
-    segment_ids: Ints
-    first_units: Ints | None = None
-
-
 def encode_texts(
     examples: Sequence[Example],
     tokenizer: "RoFormerTokenizer",
@@ -88,18 +101,18 @@ def encode_texts(
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
     its last tokens.
     """
-
-    def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
-        """The rows of an example, and its length before it is cut."""
-        first, *rest = map(tokenizer.ids, texts)
+    rows, lengths = list[list[Row]](), list[int]()
+    for example in examples:
+        first, *rest = map(tokenizer.ids, example.texts)
         if rest:
-            rows = [_Row(*joined(tokenizer, first, x, max_length)) for x in rest]
+            rows.append([joined(tokenizer, first, x, max_length) for x in rest])
             # A pair has another [SEP] after its second text.
-            return rows, len(first) + max(map(len, rest)) + SPECIALS + 1
-        chunks = _chunks(first, max_length - SPECIALS, long_texts)
-        return [_Row(*joined(tokenizer, chunk)) for chunk in chunks], len(first) + SPECIALS
-
-    return _stacked([encoded(example.texts) for example in examples], examples)
+            lengths.append(len(first) + max(map(len, rest)) + SPECIALS + 1)
+        else:
+            chunks = _chunks(first, max_length - SPECIALS, long_texts)
+            rows.append([joined(tokenizer, chunk) for chunk in chunks])
+            lengths.append(len(first) + SPECIALS)
+    return EncodedTexts.of_rows(rows, lengths)
 
 
 def encode_units(
@@ -121,41 +134,17 @@ def encode_units(
         # A unit must fit into the overlap of two windows, and needs at least one token.
         return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
-    rows = [
-        _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room, overlapping)
-        for example in examples
-    ]
-    return _stacked(rows, examples)
-
-
-def _stacked(
-    encoded: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]
-) -> EncodedTexts:
-    """The rows of all examples, from the rows of each and its length before truncation."""
-    rows = [row for rows, _ in encoded for row in rows]
-    numbers = np.arange(len(encoded), dtype=np.int32)
-    rows_each = np.array([len(rows) for rows, _ in encoded], np.int32)
-    return EncodedTexts(
-        token_ids=[row.token_ids for row in rows],
-        segment_ids=[row.segment_ids for row in rows],
-        first_units=[row.first_units for row in rows if row.first_units is not None],
-        example=np.repeat(numbers, rows_each),
-        lengths=np.array([length for _, length in encoded], np.int32),
-        units=np.array([len(example.units) for example in examples], np.int32),
-    )
-
-
-def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of units, (units, …) of each example → targets and weights of the tokens of rows.
-
-    Lists of (T, …) and (T,) for each row. Weights are float32: 1 at the first token of each unit
-    that is predicted in the row.
-    """
-    placed = [
-        _at_units(targets[number], units)
-        for number, units in zip(encoded.example, encoded.first_units, strict=True)
-    ]
-    return placed, [(units >= 0).astype(np.float32) for units in encoded.first_units]
+    rows, first_units, lengths = list[list[Row]](), list[Ints](), list[int]()
+    for example in examples:
+        ids_each = [ids_of(unit) for unit in example.units]
+        bounds = np.cumsum([0, *map(len, ids_each)])
+        ids = [number for unit in ids_each for number in unit]
+        spans = windows(bounds, room)
+        rows.append([joined(tokenizer, ids[bounds[a] : bounds[b]]) for a, b in spans])
+        first_units += _first_units(bounds, spans, overlapping)
+        lengths.append(len(ids) + SPECIALS)
+    units = np.array([len(example.units) for example in examples], np.int32)
+    return EncodedTexts.of_rows(rows, lengths, first_units=first_units, units=units)
 
 
 def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
@@ -166,21 +155,6 @@ def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> lis
 def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (rows of the example · C,)."""
     return [np.concatenate([row_logits[row] for row in rows]) for rows in rows_of(encoded)]
-
-
-def first_tokens(
-    row_logits: Sequence[np.ndarray], encoded: EncodedTexts, outputs: int
-) -> list[np.ndarray]:
-    """Logits of tokens, (T, C) of each row → of units, (units, C) of each example.
-
-    The logits of a unit are those of its first token, in the row that predicts it. C is `outputs`.
-    """
-    logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
-    for unit_logits, rows in zip(logits, rows_of(encoded), strict=True):
-        for row in rows:
-            first = encoded.first_units[row] >= 0
-            unit_logits[encoded.first_units[row][first]] = row_logits[row][first]
-    return logits
 
 
 def rows_of(encoded: EncodedTexts) -> list[range]:
@@ -273,35 +247,21 @@ def joined(
     first: list[int],
     second: list[int] | None = None,
     max_length: int | None = None,
-) -> tuple[Ints, Ints]:
-    """Token ids and segments of one row, of a text or two, (T,) int32 each."""
+) -> Row:
+    """One row, of a text or two."""
     ids, segments = tokenizer.join(first, second, max_length)
     return np.array(ids, np.int32), np.array(segments, np.int32)
 
 
-def _unit_rows(
-    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int, overlapping: bool
-) -> tuple[list[_Row], int]:
-    """Rows of units, from the token ids of each, and the length of all units in one row."""
-    ids = [number for unit in units for number in unit]
-    bounds = np.cumsum([0, *map(len, units)])
-    spans = windows(bounds, room)
+def _first_units(bounds: Ints, spans: Sequence[tuple[int, int]], overlapping: bool) -> list[Ints]:
+    """For each window of a text, `EncodedTexts.first_units`; bounds, spans: as of `windows`."""
     window_of = predicting_windows(bounds, spans)
-    rows = []
+    first_units = []
     for number, (first, last) in enumerate(spans):
-        row = _Row(*joined(tokenizer, ids[bounds[first] : bounds[last]]))
         chosen = (window_of[first:last] == number) | overlapping
         units_here = np.flatnonzero(chosen) + first
-        first_units = np.full(len(row.token_ids), -1, np.int32)
+        of_row = np.full(bounds[last] - bounds[first] + SPECIALS, -1, np.int32)
         # Units of other windows keep -1: they are context here.
-        first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
-        rows.append(row._replace(first_units=first_units))
-    return rows, len(ids) + SPECIALS
-
-
-def _at_units(target: np.ndarray, first_units: Ints) -> np.ndarray:
-    """Targets of units (units, …) → of a row's tokens (T, …), 0 where no unit is predicted."""
-    placed = np.zeros((len(first_units), *target.shape[1:]), target.dtype)
-    first = first_units >= 0
-    placed[first] = target[first_units[first]]
-    return placed
+        of_row[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
+        first_units.append(of_row)
+    return first_units

@@ -7,6 +7,7 @@ reviews.csv: 5 of 2,700 rows skipped:
 
 from collections import defaultdict
 from collections.abc import Iterable
+from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -33,8 +34,6 @@ class Example(NamedTuple):
     """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
     """For tagging: the characters or words that have a label each."""
-    id: str = ""
-    """Of a question: its id in the data, if it has one."""
 
 
 def labels_of(examples: Iterable[Example]) -> list[Label]:
@@ -59,7 +58,7 @@ class SkippedRows:
     def __init__(self, path: str | Path) -> None:
         self.path = "stdin" if is_stdin(path) else path
         # By file and problem: a folder of brat has many files.
-        self._ranges: defaultdict[tuple[str, str], list[tuple[int, int]]] = defaultdict(list)
+        self._numbers: defaultdict[tuple[str, str], list[int]] = defaultdict(list)
 
     def good(self, rows: Iterable[Any]) -> list[Any]:
         """The good rows of a file, in memory; those with a problem are stored here."""
@@ -72,26 +71,21 @@ class SkippedRows:
         return good
 
     def add(self, row: Row) -> None:
-        """Store the line of a row as part of a range."""
-        file, _, digits = row.source_line.rpartition(":")
-        ranges, number = self._ranges[file, row.problem], int(digits)
-        # Consecutive lines with the same problem are one range.
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
+        """Store the line of a row."""
+        file, _, number = row.source_line.rpartition(":")
+        self._numbers[file, row.problem].append(int(number))
 
     def count(self, *harmless: str) -> int:
         """The number of rows, except those with these problems."""
-        kinds = self._ranges.items()
-        return sum(_count(ranges) for (_, problem), ranges in kinds if problem not in harmless)
+        kinds = self._numbers.items()
+        return sum(len(numbers) for (_, problem), numbers in kinds if problem not in harmless)
 
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
         # A dictionary keeps its order, so problems are listed by their first row.
-        kinds = [item for item in self._ranges.items() if with_blank or item[0][1] != BLANK]
+        kinds = [item for item in self._numbers.items() if with_blank or item[0][1] != BLANK]
         shown = [f"{file}:{_line_numbers(x)} {problem}" for (file, problem), x in kinds[:KINDS]]
-        rest = sum(_count(ranges) for _, ranges in kinds[KINDS:])
+        rest = sum(len(numbers) for _, numbers in kinds[KINDS:])
         if rest:
             shown.append(f"and more rows for other reasons: {rest:,}")
         return shown
@@ -114,12 +108,11 @@ class SkippedRows:
         return "\n".join(self.lines(with_blank=False))
 
 
-def _line_numbers(ranges: list[tuple[int, int]]) -> str:
-    """Numbers of lines: "4,9,12-14"."""
-    numbers = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges[:RANGES])
-    more = _count(ranges[RANGES:])
-    return f"{numbers},… ({more:,} more)" if more else numbers
-
-
-def _count(ranges: list[tuple[int, int]]) -> int:
-    return sum(b - a + 1 for a, b in ranges)
+def _line_numbers(numbers: list[int]) -> str:
+    """Rising numbers of lines: "4,9,12-14"."""
+    # In a range of consecutive lines, the difference of number and index is the same.
+    grouped = groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])
+    ranges = [[number for _, number in pairs] for _, pairs in grouped]
+    shown = ",".join(str(x[0]) if len(x) == 1 else f"{x[0]}-{x[-1]}" for x in ranges[:RANGES])
+    more = sum(map(len, ranges[RANGES:]))
+    return f"{shown},… ({more:,} more)" if more else shown

@@ -6,7 +6,7 @@ InputError shows the first lines and asks for --first-line.
 
 from collections.abc import Collection, Iterable
 from itertools import islice
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import ellipsized, stripped, to_number
@@ -85,33 +85,29 @@ def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> 
     return count
 
 
-class TableSample(NamedTuple):
-    """A table and the cells of its first rows, from which header, columns and task are inferred."""
+class TableSample:
+    """A table and the cells of its first rows, from which header, columns and task are inferred.
 
-    table: Table
-    rows: list[dict[str, Any]]
+    Raises InputError if no row can be read.
+    """
+
+    def __init__(self, table: Table) -> None:
+        rows = list(islice(table.rows, SAMPLE))
+        self.table, self.rows = table, [row.cells for row in rows if not row.problem]
+        if not self.rows:
+            problem = Message("{path} has a header, but no example", path=table.path)
+            raise no_rows(table.path, rows, problem)
 
     def shown(self) -> str:
         """The header and the first example, for a message; without a header, the first line."""
         columns = self.table.columns[:_CELLS]
         more = " | …" if len(self.table.columns) > _CELLS else ""
-        first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
-        example = " | ".join(first) + more
+        example = " | ".join(_shown_cell(self.rows[0].get(name)) for name in columns) + more
         if not self.table.has_header:
             return Message("Its first line, which names no column, is: {row}.", row=example)
         names = " | ".join(map(_shown_cell, columns)) + more
         line = Message("Its first line is: {row}.", row=names)
-        return Message("{line} Below it: {row}.", line=line, row=example) if self.rows else line
-
-
-def sample_of(table: Table) -> TableSample:
-    """The first rows of a table. Raises InputError if none can be read."""
-    rows = list(islice(table.rows, SAMPLE))
-    cells = [row.cells for row in rows if not row.problem]
-    if not cells:
-        problem = Message("{path} has a header, but no example", path=table.path)
-        raise no_rows(table.path, rows, problem)
-    return TableSample(table, cells)
+        return Message("{line} Below it: {row}.", line=line, row=example)
 
 
 def _shown_cell(value: Any) -> str:

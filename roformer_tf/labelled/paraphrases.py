@@ -8,10 +8,8 @@ two texts of a group are drawn anew in every epoch.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations
-from typing import NamedTuple
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -35,13 +33,6 @@ MASKED_ROWS = 0.5
 MASKED_WORDS = 0.15
 
 
-class _Tokens(NamedTuple):
-    ids: Ints
-    words: Ints
-    """The number of each token's word."""
-
-
-@dataclass(frozen=True)
 class ParaphraseBatches(TrainingData):
     """Groups of texts with the same meaning, in sequences (rows) of two.
 
@@ -52,50 +43,33 @@ class ParaphraseBatches(TrainingData):
     its vectors of the rows' first texts.
     """
 
-    groups: list[list[int]]
-    """For each group the indices of its texts, at least two."""
-    texts: list[_Tokens]
-    spelled: list[str]
-    """The whole texts, for a teacher."""
-    tokenizer: RoFormerTokenizer
-    teacher: np.ndarray | None = None
-    """(texts, H) float32 of length 1."""
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
-    ) -> "ParaphraseBatches":
-        """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is."""
-        texts, groups, room = list[_Tokens](), list[list[int]](), max_length - SPECIALS
-        spelled = [text for example in examples for text in example.texts]
-        for example in examples:
-            groups.append([len(texts) + i for i in range(len(example.texts))])
-            for text in example.texts:
-                ids, words = tokenizer.ids_and_words(text)
-                texts.append(_Tokens(np.array(ids[:room], np.int32), np.array(words[:room])))
-        return cls(groups, texts, spelled, tokenizer)
-
-    @cached_property
-    def numbers(self) -> Ints:
-        """(texts,) int64: a number for each text, the same for equal ones."""
-        return text_numbers(text.ids for text in self.texts)
-
-    @cached_property
-    def positives(self) -> Positives:
-        """All pairs of texts of a group."""
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    ) -> None:
+        self.tokenizer = tokenizer
+        # The whole texts, for a teacher, and its vectors of them: (texts, H) float32 of length 1.
+        self.spelled = [text for example in examples for text in example.texts]
+        self.teacher: np.ndarray | None = None
+        tokens = list(map(tokenizer.ids_and_words, self.spelled))
+        # Token ids. Each text is cut to `max_length` tokens, as a single text is.
+        room = max_length - SPECIALS
+        self.texts = [np.array(ids[:room], np.int32) for ids, _ in tokens]
+        # The number of each token's word.
+        self.words = [np.array(words[:room]) for _, words in tokens]
+        # For each group the indices of its texts, at least two.
+        ends = np.cumsum([0, *(len(example.texts) for example in examples)]).tolist()
+        self.groups = [list(range(*bounds)) for bounds in pairwise(ends)]
+        # (texts,) int64: a number for each text, the same for equal ones.
+        self.numbers = text_numbers(self.texts)
+        # All pairs of texts of a group.
         pairs = [pair for group in self.groups for pair in combinations(group, 2)]
-        return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
+        self.positives = Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
 
     @cached_property
     def lengths(self) -> Ints:
         """(groups,) int32: tokens of the two longest texts of each, in one row."""
-        longest = [sorted(len(self.texts[i].ids) for i in group)[-2:] for group in self.groups]
+        longest = [sorted(len(self.texts[i]) for i in group)[-2:] for group in self.groups]
         return np.array([sum(two) + SPECIALS + 1 for two in longest], np.int32)
-
-    @property
-    def tokens_each(self) -> float:
-        """Tokens of a group's two rows."""
-        return float(2 * self.lengths.mean())
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Two texts of each group, in both orders."""
@@ -113,19 +87,20 @@ class ParaphraseBatches(TrainingData):
 
     def _row(self, first: int, second: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Token ids and segments of two texts."""
-        text = self.texts[first]
-        source = self._masked(text, rng) if rng.random() < MASKED_ROWS else text.ids
-        return joined(self.tokenizer, source.tolist(), self.texts[second].ids.tolist())
+        is_masked = rng.random() < MASKED_ROWS
+        source = self._masked(first, rng) if is_masked else self.texts[first]
+        return joined(self.tokenizer, source.tolist(), self.texts[second].tolist())
 
-    def _masked(self, text: _Tokens, rng: np.random.Generator) -> Ints:
+    def _masked(self, number: int, rng: np.random.Generator) -> Ints:
         """A text with some whole words masked or replaced."""
-        if not len(text.ids):
-            return text.ids
-        drawn = rng.random(int(text.words[-1]) + 1)[text.words]  # one number for each word
+        text, words = self.texts[number], self.words[number]
+        if not len(text):
+            return text
+        drawn = rng.random(int(words[-1]) + 1)[words]  # one number for each word
         # From 1, because 0 is padding.
-        random_ids = rng.integers(1, self.tokenizer.vocab_size, len(text.ids))
+        random_ids = rng.integers(1, self.tokenizer.vocab_size, len(text))
         # Below 0.12 a word is masked, from there to 0.135 it stays, and up to 0.15 it is replaced.
-        ids = np.where(drawn < MASKED_WORDS * 0.8, self.tokenizer.mask_id, text.ids)
+        ids = np.where(drawn < MASKED_WORDS * 0.8, self.tokenizer.mask_id, text)
         replaced = (drawn >= MASKED_WORDS * 0.9) & (drawn < MASKED_WORDS)
         return np.where(replaced, random_ids, ids).astype(np.int32)
 

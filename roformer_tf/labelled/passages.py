@@ -9,9 +9,8 @@ text's index.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
@@ -36,22 +35,29 @@ SPAN = (2, 8)
 REMOVED = 0.5
 
 
-class View(NamedTuple):
-    """A query and a passage of a text: token ids without special tokens."""
-
-    query: Ints
-    passage: Ints
+# A query and a passage of a text: token ids without special tokens.
+View: TypeAlias = tuple[Ints, Ints]
 
 
-class _Text(NamedTuple):
-    """A text in clauses, in three arrays whatever its length."""
+class _Text:
+    """A text in clauses, in three arrays whatever its length; there is at least one token."""
 
-    ids: Ints
-    """(tokens,) int32, none of them special."""
-    bounds: Ints
-    """(clauses + 1,) int32: clause c is the tokens bounds[c] to bounds[c + 1]."""
-    sentences: Ints
-    """(clauses,) int32, rising from 0: the sentence of each clause."""
+    def __init__(self, text: str, tokenizer: "RoFormerTokenizer") -> None:
+        ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
+        for clause in _CLAUSE.findall(text):
+            if clause_ids := tokenizer.ids(clause):
+                ids += clause_ids
+                bounds.append(len(ids))
+                sentences.append(sentence)
+            sentence += bool(_ENDS & set(clause))
+        if not ids:
+            ids, bounds, sentences = [tokenizer.unk_id], [0, 1], [0]
+        # (tokens,), none of them special.
+        self.ids = np.array(ids, np.int32)
+        # (clauses + 1,): clause c is the tokens bounds[c] to bounds[c + 1].
+        self.bounds = np.array(bounds, np.int32)
+        # (clauses,), rising from 0: the sentence of each clause, without gaps of empty sentences.
+        self.sentences = np.unique(sentences, return_inverse=True)[1].astype(np.int32)
 
     def clauses_of(self, sentence: int) -> tuple[int, int]:
         """The clauses [first, last) of a sentence."""
@@ -64,21 +70,15 @@ class _Text(NamedTuple):
         return np.flatnonzero(sizes >= MIN_QUERY).tolist()
 
 
-@dataclass(frozen=True)
 class Passages(TrainingData):
     """Texts without labels in batches of pairs: sides and targets as in `SideBatches`."""
 
-    texts: list[_Text]
-    tokenizer: "RoFormerTokenizer"
-    max_length: int
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
-    ) -> "Passages":
-        """Tokenize texts, each once."""
-        texts = [_in_clauses(example.texts[0], tokenizer) for example in examples]
-        return cls(texts, tokenizer, max_length)
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
+    ) -> None:
+        # Each text is tokenized once.
+        self.texts = [_Text(example.texts[0], tokenizer) for example in examples]
+        self.tokenizer, self.max_length = tokenizer, max_length
 
     @cached_property
     def lengths(self) -> Ints:
@@ -94,7 +94,7 @@ class Passages(TrainingData):
         text, room = self.texts[number], self.max_length - 2
         sentences = text.long_sentences()
         if len(sentences) < 2:
-            return View(text.ids[:room], text.ids[:room])
+            return text.ids[:room], text.ids[:room]
         clauses = text.clauses_of(sentences[rng.integers(len(sentences))])
         first, last = _query(text, *clauses, rng)
         begin, end = _window(text, *clauses, room, rng)
@@ -102,7 +102,7 @@ class Passages(TrainingData):
             passage = np.concatenate([text.ids[begin:first], text.ids[last:end]])
         else:
             passage = text.ids[begin:end]
-        return View(text.ids[first:last][:room], passage[:room])
+        return text.ids[first:last][:room], passage[:room]
 
     def evaluation_view(self, number: int) -> View:
         """The view of a text for evaluation, a function of its tokens alone.
@@ -116,7 +116,7 @@ class Passages(TrainingData):
             return self.view(number, rng)
         ids = text.ids[: self.max_length - 2]  # without [CLS] and [SEP]
         middle = max(1, len(ids) // 2)
-        return View(ids[:middle], ids[middle:] if len(ids) > 1 else ids)
+        return ids[:middle], ids[middle:] if len(ids) > 1 else ids
 
     def row(self, ids: Ints) -> Ints:
         """`[CLS] tokens [SEP]`."""
@@ -126,11 +126,6 @@ class Passages(TrainingData):
         """The evaluation view of each text, in two rows."""
         views = [self.evaluation_view(number) for number in range(len(self.texts))]
         return EncodedSides.of([[[self.row(x)] for x in view] for view in views], self.lengths)
-
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of a text in training, roughly: a passage, and half of it."""
-        return float(1.5 * np.minimum(self.lengths, self.max_length).mean())
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A view of each text. A passage is ignored if its whole text contains the query."""
@@ -142,28 +137,14 @@ class Passages(TrainingData):
         # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.texts[item].ids.tobytes() for item in items.tolist()]
-        for row, view in enumerate(views):
+        for row, (query, _) in enumerate(views):
             # Searching bytes is fast. A match that does not begin at a token is improbable, and
             # costs only one negative.
-            query = view.query.tobytes()
-            targets[row, : len(items)] = [IGNORED if query in text else 0 for text in texts]
+            targets[row, : len(items)] = [
+                IGNORED if query.tobytes() in text else 0 for text in texts
+            ]
             targets[row, row] = 1
         return inputs, targets, first_weights(len(items), batch_size)
-
-
-def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
-    """Tokenize a text clause by clause; there is at least one token."""
-    ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
-    for clause in _CLAUSE.findall(text):
-        if clause_ids := tokenizer.ids(clause):
-            ids += clause_ids
-            bounds.append(len(ids))
-            sentences.append(sentence)
-        sentence += bool(_ENDS & set(clause))
-    if not ids:
-        ids, bounds, sentences = [tokenizer.unk_id], [0, 1], [0]
-    numbers = np.unique(sentences, return_inverse=True)[1]  # without gaps of empty sentences
-    return _Text(np.array(ids, np.int32), np.array(bounds, np.int32), numbers.astype(np.int32))
 
 
 def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:

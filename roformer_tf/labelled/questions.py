@@ -2,15 +2,14 @@
 
     [CLS] question [SEP] window of the context [SEP]
 
-Segments are 0 for the question and for the tokens of the context that it has, too, else 1. A long
-context is read in windows that share about a quarter of their tokens.
+A long context is read in windows that share about a quarter of their tokens.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -23,7 +22,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
+from roformer_tf.labelled.encoding import EncodedTexts, Row, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -106,34 +105,15 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     return (text, min(starts, key=lambda x: abs(x - start))) if starts else None
 
 
-class _Row(NamedTuple):
-    token_ids: Ints
-    segment_ids: Ints
-    spans: Ints
-
-
-@dataclass(frozen=True)
 class TokenizedQuestions:
-    """Questions and their whole contexts as tokens."""
+    """Questions and their whole contexts as tokens. Raises InputError as `encode_questions`."""
 
-    questions: list[list[int]]
-    """Token ids of each question, cut to half of a row."""
-    cut: Ints
-    """(questions,) int32: tokens that a question lost."""
-    contexts: list[tuple[list[int], Ints]]
-    """For each question the token ids of its context, and their characters (tokens, 2) int32."""
-    lengths: Ints
-    """(questions,) int32: tokens of a row with the whole question and context."""
-    tokenizer: RoFormerTokenizer
-    max_length: int
-
-    @classmethod
-    def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
-    ) -> "TokenizedQuestions":
-        """Tokenize. Raises InputError as `encode_questions`."""
+    def __init__(
+        self, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    ) -> None:
         hint = "for a question and a token of its context"
         check_number("max_length", max_length, at_least=SHORTEST, hint=hint)
+        self.tokenizer, self.max_length = tokenizer, max_length
 
         @cache  # a context has several questions
         def tokens_of(context: str) -> tuple[list[int], Ints]:
@@ -141,27 +121,31 @@ class TokenizedQuestions:
             return tokenizer.ids(context), offsets.reshape(-1, 2)
 
         questions = [tokenizer.ids(example.texts[0]) for example in examples]
-        contexts = [tokens_of(example.texts[1]) for example in examples]
-        whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
+        # For each question the token ids of its context, and their characters (tokens, 2) int32.
+        self.contexts = [tokens_of(example.texts[1]) for example in examples]
+        whole = [len(x) + len(y) for x, (y, _) in zip(questions, self.contexts, strict=True)]
+        # (questions,) int32: tokens of a row with the whole question and context.
+        self.lengths = np.array(whole, np.int32) + _SPECIALS
         # A question has at most half of the room, so that its context has some in any case.
         most = (max_length - _SPECIALS) // 2
-        lengths = np.array(whole, np.int32) + _SPECIALS
-        asked = [x[:most] for x in questions]
-        cut = np.array([len(x[most:]) for x in questions], np.int32)
-        return cls(asked, cut, contexts, lengths, tokenizer, max_length)
+        self.questions = [x[:most] for x in questions]
+        # (questions,) int32: tokens that a question lost.
+        self.cut = np.array([len(x[most:]) for x in questions], np.int32)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
         return self.max_length - _SPECIALS - len(self.questions[number])
 
-    def row(self, number: int, first: int, last: int) -> _Row:
+    def row(self, number: int, first: int, last: int) -> Row:
         """The row of a question and the tokens [first, last) of its context."""
-        asked, (ids, offsets) = self.questions[number], self.contexts[number]
-        token_ids, segment_ids = joined(self.tokenizer, asked, ids[first:last])
-        spans = np.full((len(token_ids), 2), -1, np.int32)
-        # After the question are [CLS] and [SEP], after the context is another [SEP].
-        spans[len(asked) + SPECIALS : -1] = offsets[first:last]
-        return _Row(token_ids, segment_ids, spans)
+        return joined(self.tokenizer, self.questions[number], self.contexts[number][0][first:last])
+
+    def spans(self, number: int, first: int, last: int) -> Ints:
+        """The characters of the tokens of this row, as in `EncodedQuestions`."""
+        # Before the context are [CLS], the question and [SEP], after it is another [SEP].
+        before = len(self.questions[number]) + SPECIALS
+        of_context = self.contexts[number][1][first:last]
+        return np.pad(of_context, ((before, 1), (0, 0)), constant_values=-1)
 
 
 def encode_questions(
@@ -171,39 +155,27 @@ def encode_questions(
 
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
-    rows, rows_each = [], []
+    tokens = TokenizedQuestions(examples, tokenizer, max_length)
+    rows, spans = list[list[Row]](), list[Ints]()
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))
-        rows += [tokens.row(number, *part) for part in parts]
-        rows_each.append(len(parts))
-    return EncodedQuestions(
-        token_ids=[row.token_ids for row in rows],
-        segment_ids=[row.segment_ids for row in rows],
-        example=np.repeat(np.arange(len(examples), dtype=np.int32), rows_each),
-        lengths=tokens.lengths,
+        rows.append([tokens.row(number, *part) for part in parts])
+        spans += [tokens.spans(number, *part) for part in parts]
+    return EncodedQuestions.of_rows(
+        rows,
+        tokens.lengths,
         cut_questions=tokens.cut,
         contexts=[example.texts[1] for example in examples],
-        spans=[row.spans for row in rows],
+        spans=spans,
     )
 
 
-def answer_targets(encoded: EncodedQuestions, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Characters of answers → targets and weights of rows.
+def row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
+    """Whether an answer may begin or end at the tokens of a row, and does: (T, 2) int8.
 
-    targets: for each example (answers, 2) int32, first character and the one after the last.
-    → for each row (T, 2) int8, whether its answer may begin or end at a token; [CLS] is right
-    where the window has no whole answer. Weights as in `row_weights`.
+    answers (answers, 2): first character and the one after the last. [CLS] is right where the
+    window has no whole answer.
     """
-    placed = [
-        _row_target(spans, targets[number])
-        for spans, number in zip(encoded.spans, encoded.example.tolist(), strict=True)
-    ]
-    return placed, encoded.row_weights
-
-
-def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
-    """(T, 2) int8 of a row with the tokens at `spans`, for answers (answers, 2)."""
     target = np.full(spans.shape, IMPOSSIBLE, np.int8)
     inside = np.flatnonzero(spans[:, 0] >= 0)
     target[inside] = POSSIBLE
@@ -252,23 +224,22 @@ def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
     return of_tokens
 
 
-@dataclass(frozen=True)
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
 
-    A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `answer_targets`. A context
+    A batch is as in `RowBatches`, with targets (B, T, 2) int8 as in `row_target`. A context
     that is too long for a row is read in a window that holds the answer, or, with the probability
     `ELSEWHERE`, in any: the model also has to see where there is no answer.
+
+    answers: for each question (answers, 2) int32, characters.
     """
 
-    tokens: TokenizedQuestions
-    answers: Sequence[np.ndarray]
-    """For each question (answers, 2) int32, characters."""
-    soft: Sequence[np.ndarray] = ()
-    """With a teacher: for each question (characters, 2) float32 as in `character_logits`."""
-    shares: Sequence[float] | np.ndarray = ()
-    """With a teacher: its weight for each question. Targets are then (B, T, 5) float32: the usual
-    ones, its logits and the weight."""
+    def __init__(self, tokens: TokenizedQuestions, answers: Sequence[np.ndarray]) -> None:
+        self.tokens, self.answers = tokens, answers
+        # With a teacher: for each question (characters, 2) float32 as in `character_logits`, and
+        # its weight. Targets are then (B, T, 5) float32: the usual ones, its logits, the weight.
+        self.soft: Sequence[np.ndarray] = ()
+        self.shares = np.zeros(len(answers))
 
     @cached_property
     def lengths(self) -> Ints:
@@ -279,12 +250,13 @@ class QuestionBatches(TrainingData):
         """A window for each question, padded to a common length."""
         rows, targets = [], []
         for item in items.tolist():
-            row = self.tokens.row(item, *self._window(item, generators(item)))
-            rows.append(row)
-            target = _row_target(row.spans, self.answers[item])
+            window = self._window(item, generators(item))
+            rows.append(self.tokens.row(item, *window))
+            spans = self.tokens.spans(item, *window)
+            target = row_target(spans, self.answers[item])
             if len(self.soft):
                 share = np.full((len(target), 1), self.shares[item])
-                logits = token_logits(self.soft[item], row.spans)
+                logits = token_logits(self.soft[item], spans)
                 target = np.hstack([target, logits, share]).astype(np.float32)
             targets.append(target)
         inputs = row_inputs(rows, batch_size)

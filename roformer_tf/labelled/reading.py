@@ -18,13 +18,7 @@ from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.annotations import UNITS, EntityColumns, find_entities, find_unit_columns
-from roformer_tf.labelled.cells import (
-    BadCellError,
-    ellipsized,
-    is_missing,
-    to_number,
-    without_nan,
-)
+from roformer_tf.labelled.cells import BadCellError, ellipsized, is_missing, to_number
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
@@ -35,13 +29,8 @@ from roformer_tf.labelled.columns import (
     find_texts_to_predict,
 )
 from roformer_tf.labelled.examples import UNLABELLED, Example, LongTexts, SkippedRows
-from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
-from roformer_tf.labelled.row_examples import (
-    examples_of,
-    first_cells,
-    no_units,
-    plain_examples,
-)
+from roformer_tf.labelled.headers import TableSample, check_header, check_no_header
+from roformer_tf.labelled.row_examples import examples_of, first_cells, no_units, plain_examples
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import ANY, BLANK, TYPED, Row, tag_pattern
@@ -139,7 +128,7 @@ def find_layout(
     if {GOLD, "error"} <= {*table.columns} and columns.label_column is None:
         columns = replace(columns, label_column=GOLD)
     columns = columns.with_columns_of_training(table, texts, label)
-    sample = sample_of(table)
+    sample = TableSample(table)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
@@ -196,7 +185,7 @@ def _labels_layout(
     if is_optional or label is None:
         return _table_layout(sample, columns, chosen, *selection)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
-    candidates = LabelSample(texts, label, without_nan(labels), separator)
+    candidates = LabelSample(texts, label, labels, separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     are_several = selected.labelling.separates_labels
     # If the user chose a task with single labels, a sign in a label is part of it.

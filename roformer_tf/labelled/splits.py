@@ -9,10 +9,9 @@ A `task` is one of `tasks.table`, or its class: its `labelling` has the methods 
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from itertools import compress
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,70 +26,44 @@ QUANTILES = 10
 # Minimum of different texts for a label to be in the training, validation and test set.
 EVERYWHERE = 3
 
-# An example's input and label: equal inputs should have equal labels.
-Question: TypeAlias = tuple[bytes, Label | None]
 
-
-def text_question(example: Example) -> Question:
-    """The texts in their order, and the label."""
-    return text_key(example.texts), example.label
-
-
-@dataclass(frozen=True)
 class Duplicates:
-    """Equal texts in a training and a test set. Of a pair or triple, all texts have to be equal."""
+    """Equal texts in a training and a test set. Of a pair or triple, all texts have to be equal.
 
-    in_train: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts are in train, too."""
-    in_valid: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts are in valid, too, and not in train."""
-    repeated: npt.NDArray[np.bool_]
-    """(test examples,): whether its texts occur earlier in test, too."""
-    within: int
-    """Training examples whose texts occur earlier in train, too."""
-    contradicting: int
-    """Different texts with more than one label, in all sets together. The order of a pair counts
-    here: its mirror image may have another label. The label of a triple is the text it names."""
+    Texts of `valid`, which selected the weights, are not new to the model either.
+    """
+
+    def __init__(
+        self, train: Sequence[Example], test: Sequence[Example], valid: Sequence[Example] = ()
+    ) -> None:
+        keys = [example_key(example.texts) for example in train]
+        test_keys = [example_key(example.texts) for example in test]
+        known = set(keys)
+        # (test examples,): whether its texts are in train, too.
+        self.in_train = np.array([key in known for key in test_keys], np.bool_)
+        # Whether they are in valid, too. A text in both sets counts once, as one of train.
+        selected_by = {example_key(example.texts) for example in valid} - known
+        self.in_valid = np.array([key in selected_by for key in test_keys], np.bool_)
+        # Whether they occur earlier in test, too.
+        first_at: dict[bytes, int] = {}
+        earlier = [first_at.setdefault(key, i) < i for i, key in enumerate(test_keys)]
+        self.repeated = np.array(earlier, np.bool_)
+        # Training examples whose texts occur earlier in train, too.
+        self.within = len(keys) - len(known)
+        # Different texts with more than one label, in all sets together: another label than the
+        # first one. The order of texts counts: the mirror image of a pair may have another label.
+        first: dict[bytes, Label | None] = {}
+        contradicting = {
+            key
+            for example in (*train, *valid, *test)
+            if first.setdefault(key := text_key(example.texts), example.label) != example.label
+        }
+        self.contradicting = len(contradicting)
 
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
         """(test examples,): whether the texts occur for the first time."""
         return ~(self.in_train | self.in_valid | self.repeated)
-
-
-def duplicates(
-    train: Sequence[Example],
-    test: Sequence[Example],
-    valid: Sequence[Example] = (),
-    question: Callable[[Example], Question] = text_question,
-) -> Duplicates:
-    """Find equal texts within and between sets, in time that grows with their size.
-
-    Texts of `valid`, which selected the weights, are not new to the model either. `question`
-    returns the input and the label of an example, to find contradictions.
-    """
-    keys = [example_key(example.texts) for example in train]
-    test_keys = [example_key(example.texts) for example in test]
-    # A text in both sets counts once, as one of the training set.
-    known = set(keys)
-    selected_by = {example_key(example.texts) for example in valid} - known
-    first_at: dict[bytes, int] = {}
-    # The first label of each input; another one contradicts it.
-    first: dict[bytes, Label | None] = {}
-    contradicting = {
-        key
-        for key, answer in map(question, (*train, *valid, *test))
-        if first.setdefault(key, answer) != answer
-    }
-    return Duplicates(
-        in_train=np.array([key in known for key in test_keys], np.bool_),
-        in_valid=np.array([key in selected_by for key in test_keys], np.bool_),
-        repeated=np.array(
-            [first_at.setdefault(key, i) < i for i, key in enumerate(test_keys)], np.bool_
-        ),
-        within=len(keys) - len(known),
-        contradicting=len(contradicting),
-    )
 
 
 def example_key(texts: Sequence[str]) -> bytes:

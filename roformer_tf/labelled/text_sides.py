@@ -47,12 +47,10 @@ class EncodedSides(EncodedTexts):
         sides = len(texts[0]) if texts else 1
         counts = np.array([len(rows) for rows in flat], np.int32)
         text_of_row = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
-        rows = [row for text in flat for row in text]
-        return cls(
-            token_ids=rows,
-            segment_ids=[np.zeros_like(row) for row in rows],
-            example=text_of_row // sides,
-            lengths=lengths,
+        rows = [[(row, np.zeros_like(row)) for text in x for row in text] for x in texts]
+        return cls.of_rows(
+            rows,
+            lengths,
             text_of_row=text_of_row,
             # Texts are equal if all their rows are: each row begins and ends with a special token.
             numbers=text_numbers(map(np.concatenate, flat)).reshape(-1, sides),
@@ -145,23 +143,18 @@ def fitting_rows(encoded: EncodedSides) -> Ints:
     return chosen
 
 
-@dataclass(frozen=True)
 class Positives:
     """Which texts match, so that none becomes a negative of a text that it matches.
 
-    `pairs` (N, 2) int64: the numbers of two texts that match, as `text_numbers` returns them.
+    pairs (N, 2) int64: the numbers of two texts that match, as `text_numbers` returns them.
     """
 
-    pairs: Ints
-
-    @cached_property
-    def of(self) -> dict[int, set[int]]:
-        """For each text's number those of all texts that match it, and its own."""
-        matches: defaultdict[int, set[int]] = defaultdict(set)
-        for a, b in self.pairs.tolist():
-            matches[a] |= {a, b}
-            matches[b] |= {a, b}
-        return matches
+    def __init__(self, pairs: Ints) -> None:
+        # For each text's number those of all texts that match it, and its own.
+        self.of: defaultdict[int, set[int]] = defaultdict(set)
+        for a, b in pairs.tolist():
+            self.of[a] |= {a, b}
+            self.of[b] |= {a, b}
 
     def targets(self, anchors: Ints, candidates: Ints) -> np.ndarray:
         """(B, C) int8: 1 for each anchor's own positive, 0 for negatives, else IGNORED.
@@ -231,16 +224,6 @@ class SideBatches(TrainingData):
     def varying(self) -> tuple[str, ...]:
         """Inputs whose number of rows is not the same in every batch."""
         return ("side_1",) if self.shared else ()
-
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of an example in training."""
-        # A shared second text is encoded once for all its examples; negatives are of mean length.
-        sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
-        if self.shared:
-            sides[1] /= self.repeats
-        negatives = 0 if self.negatives is None else self.negatives.shape[1]
-        return float(sides.sum() + negatives * sides.mean())
 
     def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
         """Batches of examples of similar length; if `shared`, with the same second texts."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import BadCellError, without_nan
+from roformer_tf.labelled.cells import BadCellError, to_number
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
@@ -47,10 +47,10 @@ class ClassificationLabelling(Labelling):
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """Refuse the label "nan" if all other labels are numbers: it means a missing label."""
-        labels = [example.label for example in examples]
-        numbers = without_nan(labels)
-        if len(numbers) < len(labels):
-            bad = next(example for example in examples if example.label not in numbers)
+        missing = [example for example in examples if example.label.casefold() == "nan"]
+        numbers = [example for example in examples if to_number(example.label) is not None]
+        if missing and numbers and len(missing) + len(numbers) == len(examples):
+            bad = missing[0]
             raise InputError(
                 f"{bad.source_line} has the label {bad.label!r}, but all others are numbers. "
                 "Correct it, or remove it from the file."

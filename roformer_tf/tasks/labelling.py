@@ -15,7 +15,7 @@ from roformer_tf.labelled.batches import RowBatches, TrainingData
 from roformer_tf.labelled.cells import BadCellError, read_label, read_text, to_number
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Label
-from roformer_tf.labelled.splits import Question, example_key, number_strata, text_question
+from roformer_tf.labelled.splits import example_key, number_strata
 from roformer_tf.readers.records import Row
 from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.parts import Examples, Part
@@ -85,7 +85,6 @@ class Labelling(Part):
 
     def check(self, example: Example) -> None:
         """Raise BadCellError for an example from which nothing can be learned."""
-        return
 
     def complete(self, examples: list[Example]) -> list[Example]:
         """The labelled examples of a whole file, as training takes them.
@@ -130,10 +129,6 @@ class Labelling(Part):
     def split_keys(self, example: Example) -> Sequence[bytes]:
         """Examples that share one of these keys stay in the same set."""
         return [example_key(example.texts)]
-
-    def question(self, example: Example) -> Question:
-        """The input and the label of an example, to find contradictions between examples."""
-        return text_question(example)
 
     def learned(self, training: Examples) -> dict[str, Any]:
         """The settings that training examples define: the labels.

@@ -149,19 +149,22 @@ SAME_LABELS = Message("all labels are the same number")
 NO_ENTITY = Message("the data have no entity")
 
 
-class Counts(NamedTuple):
+class Counts:
     """How many items of each of K kinds the N examples have, as sparse matrices (N, K).
 
     An item is a label, whose kind is the label itself; or an entity, whose kind is its type.
     """
 
-    kinds: tuple[str, ...]
-    right: Any
-    """Items both in the data and predicted."""
-    gold: Any
-    """Items in the data."""
-    predicted: Any
-    """Items predicted."""
+    def __init__(
+        self,
+        kinds: tuple[str, ...],
+        gold: Sequence[set[LabelItem]],
+        predicted: Sequence[set[LabelItem]],
+    ) -> None:
+        self.kinds = kinds
+        # Of the items both in the data and predicted, of those in the data, of those predicted.
+        both = [x & y for x, y in zip(gold, predicted, strict=True)]
+        self.matrices = [_matrix(items, kinds) for items in (both, gold, predicted)]
 
 
 def once(measure: Measure, examples: int) -> Scores:
@@ -206,20 +209,12 @@ def scores_text(scores: Mapping[Any, float | None]) -> str:
     )
 
 
-def count(
-    kinds: tuple[str, ...], gold: Sequence[set[LabelItem]], predicted: Sequence[set[LabelItem]]
-) -> Counts:
-    """Count the items of each example: those in the data, those predicted, and those in both."""
-    both = [x & y for x, y in zip(gold, predicted, strict=True)]
-    return Counts(kinds, *(_matrix(items, kinds) for items in (both, gold, predicted)))
-
-
 def by_kind(counts: Counts) -> list[dict[str, Any]]:
     """Precision, recall and F1 of each label, or each type of entity; None without items.
 
     → [{"label": "LOC", "precision": 0.9, "recall": 0.8, "f1": 0.85, "gold": 50, "predicted": 44}]
     """
-    right, golden, predicted = (np.asarray(x.sum(axis=0)).ravel() for x in counts[1:])
+    right, golden, predicted = (np.asarray(x.sum(axis=0)).ravel() for x in counts.matrices)
     columns = {
         "label": counts.kinds,
         "precision": map(_defined, ratio(right, predicted)),
@@ -249,7 +244,7 @@ def f1(right: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray
 
 def totals(counts: Counts, weights: np.ndarray) -> list[np.ndarray]:
     """Items (R,) of all kinds together: right, gold, predicted."""
-    return [weights @ np.asarray(matrix.sum(axis=1)).ravel() for matrix in counts[1:]]
+    return [weights @ np.asarray(matrix.sum(axis=1)).ravel() for matrix in counts.matrices]
 
 
 def micro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
@@ -271,7 +266,7 @@ def recall(counts: Counts, weights: np.ndarray) -> np.ndarray:
 
 def macro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
     """Mean (R,) over all kinds; NaN if a sample lacks one of them."""
-    each: np.ndarray = f1(*(weights @ matrix for matrix in counts[1:]))
+    each: np.ndarray = f1(*(weights @ matrix for matrix in counts.matrices))
     return each.mean(axis=1)
 
 

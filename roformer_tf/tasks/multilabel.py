@@ -23,12 +23,10 @@ from roformer_tf.top_k import top_k
 
 # Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
-# A label with this many examples in the validation set has a threshold of its own.
-ENOUGH = 300
 # Measured with TF-IDF on 6,000 newspaper sentences: one threshold for all labels gains 2.5 to 4
 # points of micro F1. A threshold for each label gains another 0.3 where sentences are split at
-# random and a label has 100 examples or more. Where they are split by document, with 130 to 209
-# examples a label, it costs a point: hence 300.
+# random and the validation set has 500 or more, and costs a point where they are split by document
+# (docs/LOG.md).
 
 
 class MultilabelLabelling(Labelling):
@@ -80,12 +78,13 @@ class MultilabelDecoding(LabelDecoding):
         return self.reread(Prediction((), sigmoid(logits)))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Task:
-        """The thresholds with the highest micro F1 for the predictions' probabilities."""
+        """The threshold of all labels with the highest micro F1; of equal ones nearest to ½."""
         if not len(predictions):
             return self.task
         scores = np.array([prediction.scores for prediction in predictions])
-        thresholds = best_thresholds(has_label(self.task, gold), scores)
-        return dataclasses.replace(self.task, thresholds=thresholds)
+        wanted = has_label(self.task, gold)
+        threshold = f1_threshold(scores, wanted, wanted.sum())
+        return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""
@@ -185,29 +184,12 @@ def has_label(task: Task, gold: Gold) -> np.ndarray:
     return table
 
 
-def best_step(gold: int, right: np.ndarray, predicted: np.ndarray) -> int:
-    """The index in `STEPS` of the highest micro F1, from the counts (steps,) of all labels."""
-    # F1 = 2 · right / (gold + predicted): the 2 does not change which step is best.
-    return int(np.argmax(right / np.maximum(gold + predicted, 1)))
+def f1_threshold(scores: np.ndarray, wanted: np.ndarray, gold: int) -> float:
+    """The threshold of the scores that gives the highest micro F1.
 
-
-def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]:
-    """The thresholds (C,) that give the highest micro F1.
-
-    wanted: whether an example has a label (N, C) bool; scores: its probability (N, C). First one
-    threshold for all labels; then, with the rest fixed, one for each label of at least `ENOUGH`
-    examples.
+    wanted: whether each is of something in the data (bool), which has `gold` things in all.
     """
-    predicted = np.array([np.sum(scores > step, axis=0) for step in STEPS])  # (steps, C)
-    right = np.array([np.sum((scores > step) & wanted, axis=0) for step in STEPS])
-    gold = wanted.sum(axis=0)  # (C,)
-    best = partial(best_step, gold.sum())
-    chosen = np.full(len(gold), best(right.sum(axis=1), predicted.sum(axis=1)))
-    for label in np.flatnonzero(gold >= ENOUGH):
-        rest = np.flatnonzero(np.arange(len(chosen)) != label)
-        steps = chosen[rest]
-        chosen[label] = best(
-            right[:, label] + right[steps, rest].sum(),
-            predicted[:, label] + predicted[steps, rest].sum(),
-        )
-    return tuple(STEPS[chosen].tolist())
+    predicted = np.array([np.sum(scores > step) for step in STEPS])
+    right = np.array([np.sum(scores[wanted] > step) for step in STEPS])
+    # F1 = 2 · right / (gold + predicted): the 2 does not change which step is best.
+    return float(STEPS[np.argmax(right / np.maximum(gold + predicted, 1))])

@@ -38,10 +38,8 @@ class TrainingObjective(Part):
 
     model_name: ClassVar[str] = "RoFormerForSequenceClassification"
     """The name of the model in `models.heads`."""
-    pooling: ClassVar[str] = "cls"
-    """The default pooling: the first token's vector, or the mean."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
-    """The poolings that the model supports."""
+    """The poolings that the model supports; the first one is the default."""
     trains_new_head: ClassVar[bool] = True
     """Whether the model predicts at random before training; otherwise it is evaluated then, too."""
     reads_head: ClassVar[bool] = False
@@ -76,7 +74,7 @@ class TrainingObjective(Part):
 
         Raises InputError where the source contradicts itself.
         """
-        return self.pooling
+        return self.poolings[0]
 
     def first_weights(self, train: Examples) -> dict[str, np.ndarray]:
         """Weights of a new model, by name, that are known before any training on the examples."""

@@ -9,7 +9,6 @@ from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.multiple_choice import (
@@ -50,11 +49,6 @@ class RankingLabelling(Labelling):
         if text_key([example.texts[1]]) == text_key([example.texts[2]]):
             raise BadCellError("has the same text in B and C: neither is nearer to A")
 
-    def question(self, example: Example) -> Question:
-        """The texts, B and C in any order, and the text that the label names."""
-        nearer = example.texts[2 if example.label == RANKED[1] else 1]
-        return example_key(example.texts), text_key([nearer])
-
     def learned(self, training: Examples) -> dict[str, Any]:
         """Nothing: the labels are always B and C."""
         return {}
@@ -72,7 +66,7 @@ class RankingLabelling(Labelling):
 class RankingObjective(SigmoidObjective):
     """Near or not, for each sequence independently."""
 
-    pooling: ClassVar[str] = "mean"  # as in the released fine-tuning script
+    poolings: ClassVar[tuple[str, ...]] = ("mean", "cls")  # as in the released fine-tuning script
     refused_settings: ClassVar[Mapping[str, str]] = {
         "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
         "a 1 and one a 0."

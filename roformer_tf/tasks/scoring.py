@@ -134,9 +134,10 @@ class Metrics(Part):
         measure = self.measure(gold, predictions)
         figures = metrics.once(measure, len(gold))
         ends = metrics.bootstrap(measure, len(gold), strata=self._rarest(gold))
-        for name, trials in self.trials(gold, predictions).items():
-            fraction = figures[name]
-            ends[name] = None if fraction is None else metrics.wilson(fraction, trials)
+        for metric in self.usable():
+            fraction = figures[metric.name]
+            if metric.by_example and fraction is not None:
+                ends[metric.name] = metrics.wilson(fraction, len(gold))
         absent = {x for x in figures if figures[x] is None or self._is_biased(x, gold)}
         return {name: None if name in absent else ends[name] for name in figures}
 
@@ -162,10 +163,6 @@ class Metrics(Part):
 
         ends = metrics.bootstrap(measure, len(gold), strata=self._rarest(gold))
         return {name: (x, ends[name]) for name, x in metrics.once(measure, len(gold)).items()}
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """The metrics that are fractions of independent trials, and the number of trials."""
-        return {metric.name: len(gold) for metric in self.usable() if metric.by_example}
 
     def _rarest(self, gold: Gold) -> np.ndarray:
         """The stratum (N,) int64 of each example for the bootstrap: its rarest label.
@@ -194,7 +191,7 @@ class Metrics(Part):
     def count_items(self, gold: Gold, predictions: Predictions) -> Counts:
         """Count the items in the data, those predicted, and those in both."""
         predicted = [self.items(prediction.label) for prediction in predictions]
-        return metrics.count(self.kinds, [self.items(label) for label in gold], predicted)
+        return Counts(self.kinds, [self.items(label) for label in gold], predicted)
 
     def count_kinds(self, gold: Gold) -> dict[str, int]:
         """How often each label occurs in the data, or entities of each type."""

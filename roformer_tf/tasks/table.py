@@ -1,6 +1,6 @@
 """The one table of tasks: classes by name. `base` explains how to add one."""
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
@@ -43,10 +43,8 @@ PROBLEMS: dict[str, type[Task]] = {
     "multi_label_classification": Multilabel,
 }
 
-if TYPE_CHECKING:
-    TaskName: TypeAlias = str
-else:  # type checkers accept only literal names, which would repeat each name
-    TaskName = Literal[tuple(TASKS)]
+# Type checkers accept only literal names here, which would repeat each name.
+TaskName: TypeAlias = Literal[tuple(TASKS)]  # type: ignore[valid-type]
 
 
 def task_of_problem(

@@ -10,13 +10,7 @@ from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.annotations import UnitColumns
 from roformer_tf.labelled.cells import parsed
-from roformer_tf.labelled.encoding import (
-    EncodedTexts,
-    Rows,
-    encode_units,
-    first_tokens,
-    unit_targets,
-)
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units
 from roformer_tf.labelled.examples import Example
 from roformer_tf.readers.records import ANY, Row
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
@@ -25,7 +19,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
 from roformer_tf.tasks.tags import schemes
-from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
+from roformer_tf.tasks.tags.chain import NEVER, Chain, best_path, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tokenizers.tokenizer_json import Units
 
@@ -91,21 +85,15 @@ class TaggingLabelling(UnitLabelling):
         return settings | {"scheme": schemes.find_scheme(settings["labels"], training)}
 
     def notes(self, training: Examples) -> list[str]:
-        """How many sentences break the scheme, or why predictions follow none."""
-        labels = self.task.labels
-        if not schemes.schemes_of(labels):
-            return []
-        # Without a scheme, the loosest one that has such tags explains why.
-        scheme = self.task.scheme or schemes.schemes_of(labels)[-1]
-        mistakes = schemes.broken(labels, training, scheme)
+        """How many sentences break the scheme, or the loosest one if predictions follow none."""
+        known = schemes.schemes_of(self.task.labels)
+        scheme = self.task.scheme or (known[-1] if known else "")
+        mistakes = schemes.broken(self.task.labels, training, scheme)
         if not mistakes:
             return []
         count, of = len(mistakes), schemes.with_entities(training)
-        several = f"{count:,} of {of:,} sentences with entities are"
-        note = f"{several} no {scheme} (first: {mistakes[0]}), "
-        if self.task.scheme:
-            return [note + "few enough to be mistakes: all predictions are."]
-        return [note + "as in IOB1: predictions need not be either."]
+        note = f"{count:,} of {of:,} sentences with entities are no {scheme} (first: {mistakes[0]})"
+        return [note + ("" if self.task.scheme else ": predictions need not be either.")]
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Each unit has tokens of its own, and is predicted in one window."""
@@ -117,8 +105,15 @@ class TaggingLabelling(UnitLabelling):
         return np.array([self.number_of(label, example) for label in labels], np.int32)
 
     def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-        """(T, …) of each sequence, at the first token of each unit."""
-        return unit_targets(encoded, arrays)
+        """(T, …) of each sequence, and weights (T,) of 1 at the first token of each unit."""
+        targets, weights = [], []
+        for number, units in zip(encoded.example, encoded.first_units, strict=True):
+            of_units, is_first = arrays[number], units >= 0
+            target = np.zeros((len(units), *of_units.shape[1:]), of_units.dtype)
+            target[is_first] = of_units[units[is_first]]
+            targets.append(target)
+            weights.append(is_first.astype(np.float32))
+        return targets, weights
 
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """(T,) int32 of each sequence; weights 1 for the first token of units predicted there."""
@@ -163,41 +158,25 @@ class TaggingDecoding(Decoding):
     joined_by: ClassVar[str] = " "
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
-        """Logits of tokens (T, C) → of units (units, C)."""
-        return first_tokens(row_logits, encoded, self.task.outputs)
+        """Logits of tokens (T, C) → of units (units, C): those of its first token."""
+        logits = [np.zeros((units, self.task.outputs), np.float32) for units in encoded.units]
+        for row, units in enumerate(encoded.first_units):
+            is_first = units >= 0
+            logits[encoded.example[row]][units[is_first]] = row_logits[row][is_first]
+        return logits
 
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The most probable legal sequence of labels, as `predict_all` computes it."""
-        return self.predict_all([logits])[0]
-
-    def predict_all(self, logits: Sequence[np.ndarray]) -> list[Prediction]:
-        """For each example (units, C) the most probable legal sequence of labels, by Viterbi.
+        """The most probable legal sequence of labels.
 
         The scores are independent probabilities of each unit. With a conditional random field they
         are marginals: sums over all sequences in which the unit has the label.
         """
-        chain = self.task.chain
-        if self.task.crf:
-            paths, scores = best_paths(logits, chain), marginals(logits, chain)
-        else:
-            paths, scores = self._legal_paths(logits, chain), [softmax(x) for x in logits]
-        return [
-            Prediction(tuple(self.task.labels[i] for i in path), of_units)
-            for path, of_units in zip(paths, scores, strict=True)
-        ]
-
-    def _legal_paths(self, logits: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
-        """The most probable legal labels of the units of each example."""
-        paths = [np.argmax(x, axis=-1) for x in logits]
-        if not self.task.scheme:
-            return paths
-        # If the most probable labels of all units are a legal sequence, no other one is better:
-        # Viterbi is needed only for the rest.
-        illegal = [i for i, path in enumerate(paths) if chain.first_illegal(path) is not None]
-        legal_paths = best_paths([logits[i] for i in illegal], chain)
-        for i, path in zip(illegal, legal_paths, strict=True):
-            paths[i] = path
-        return paths
+        chain, path = self.task.chain, np.argmax(logits, axis=-1)
+        # If the most probable labels of all units are a legal sequence, no other one is better.
+        if self.task.crf or chain.first_illegal(path) is not None:
+            path = best_path(logits, chain)
+        scores = marginals(logits, chain) if self.task.crf else softmax(logits)
+        return Prediction(tuple(self.task.labels[i] for i in path), scores)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Tagging":
         """The task with the scores of a conditional random field."""

@@ -60,13 +60,6 @@ class Setting(NamedTuple):
     # Whether rare labels count as much as frequent ones: class weights.
     balanced: bool = False
 
-    @property
-    def unit(self) -> Message:
-        """The unit that is counted, as text for a report."""
-        if not self.longest:
-            return Message("words")
-        return Message("1–{longest} characters", longest=self.longest)
-
 
 class LinearModel(NamedTuple):
     """A linear model with C outputs."""
@@ -298,9 +291,11 @@ def fit_tfidf(
     part = Message(
         ", fitted to {kept:,} of {all:,} training examples", kept=len(fitted), all=len(training)
     )
+    words = Message("words")
+    characters = Message("1–{longest} characters", longest=setting.longest)
     name = Message(
         "TF-IDF of {unit} + {regression} (min_df {min_df}, C {strength:g}{chosen}){part}",
-        unit=setting.unit,
+        unit=characters if setting.longest else words,
         regression=REGRESSIONS[task.metrics.linear_model],
         min_df=setting.min_df,
         strength=setting.strength,

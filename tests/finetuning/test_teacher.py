@@ -20,6 +20,6 @@ def test_teacher_vectors_are_those_of_the_texts(released):
     source = str(released("sim_char"))
     embedder = VectorSettings().open(source)
     examples = [Example(group, "belongs", "") for group in GROUPS]
-    data = ParaphraseBatches.of(examples, embedder.tokenizer, 16)
+    data = ParaphraseBatches(examples, embedder.tokenizer, 16)
     complete = complete_data(data, None, VectorConfig(), partial(teacher_vectors, source))
     np.testing.assert_allclose(complete.teacher, embedder.embed(data.spelled), atol=1e-6)

@@ -49,6 +49,12 @@ def assert_equal(batch, other):
 
 LENGTHS = np.clip(np.random.default_rng(0).lognormal(4, 0.8, 997), 3, 600).astype(int).tolist()
 
+
+def test_the_tokens_of_a_step_are_a_mean_without_padding():
+    data = RowBatches(rows_of([5, 9, 2, 4, 4]), np.arange(5), np.ones(5, np.float32))
+    assert data.tokens_per_step(2, seed=0) == 24 / 3
+
+
 shapes = st.tuples(
     st.lists(st.integers(2, 70), min_size=1, max_size=40), st.integers(1, 9), st.integers(0, 9)
 )

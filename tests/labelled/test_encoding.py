@@ -61,7 +61,7 @@ def test_a_text_is_encoded_like_the_tokenizer_does(name, max_length):
     assert actual.example.tolist() == [0, 1, 2, 3]
     assert actual.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in inputs]
     assert actual.first_units == []
-    assert actual.units.tolist() == [0, 0, 0, 0]
+    assert not len(actual.units)
 
 
 @pytest.mark.parametrize("max_length", [5, 20, 512])

@@ -1,7 +1,5 @@
 """Batches of paraphrase pairs: order, masking, targets and padding."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -19,7 +17,7 @@ GROUPS = [("a b c", "d e", "f g h"), ("i j", "k l m n"), ("o", "p q"), ("k l m n
 
 def data(*groups, max_length=32):
     examples = [Example(group, "belongs", "") for group in groups]
-    return ParaphraseBatches.of(examples, TOKENIZER, max_length)
+    return ParaphraseBatches(examples, TOKENIZER, max_length)
 
 
 def letters_of(ids):
@@ -86,11 +84,11 @@ def test_texts_of_equal_meaning_are_not_negatives():
 
 def test_targets_with_a_teacher_are_its_cosines():
     rng = np.random.default_rng(0)
-    plain = data(*GROUPS)
-    vectors = rng.normal(size=(len(plain.texts), 5)).astype("float32")
-    distilled = dataclasses.replace(plain, teacher=vectors)
-    vector_of = dict(zip(plain.spelled, vectors, strict=True))  # equal texts: the last vector
-    vectors[[plain.spelled.index("k l m n")]] = vector_of["k l m n"]
+    distilled = data(*GROUPS)
+    vectors = rng.normal(size=(len(distilled.texts), 5)).astype("float32")
+    distilled.teacher = vectors
+    vector_of = dict(zip(distilled.spelled, vectors, strict=True))  # equal texts: the last vector
+    vectors[[distilled.spelled.index("k l m n")]] = vector_of["k l m n"]
     _, targets, weights = batch = distilled.batches(3, 4)[0]
     seconds = [second for _, second in pairs_of(batch)]
     firsts = np.stack([vector_of[seconds[row ^ 1]] for row in range(len(seconds))])

@@ -19,7 +19,7 @@ LONG = "一丁丂，七丄丅丆。万丈三上！下丌不与，丏丐丑。丒
 
 
 def passages(*texts, max_length=64):
-    return Passages.of([Example((text,), "belongs", "") for text in texts], TOKENIZER, max_length)
+    return Passages([Example((text,), "belongs", "") for text in texts], TOKENIZER, max_length)
 
 
 def decode(ids):
@@ -33,8 +33,7 @@ CLAUSES = ["一丁丂，", "七丄丅丆。", "下丌不与，", "丏丐丑。"]
 @given(st.integers(0, 10_000), st.integers(12, 64))
 def test_a_query_is_part_of_the_text_or_removed_from_it(seed, max_length):
     data = passages(LONG, max_length=max_length)
-    view = data.view(0, np.random.default_rng(seed))
-    question, passage = decode(view.query), decode(view.passage)
+    question, passage = map(decode, data.view(0, np.random.default_rng(seed)))
     assert any(question in sentence for sentence in SENTENCES)
     units = [x[: max_length - 2] for x in SENTENCES + CLAUSES]
     assert question in units or 2 <= len(question) <= 8
@@ -50,11 +49,11 @@ def test_a_query_is_part_of_the_text_or_removed_from_it(seed, max_length):
 def test_queries_are_sentences_clauses_or_a_few_words():
     data = passages(LONG)
     views = [data.view(0, np.random.default_rng(seed)) for seed in range(600)]
-    queries = [decode(view.query) for view in views]
+    queries = [decode(query) for query, _ in views]
     assert 150 < sum(x in SENTENCES for x in queries) < 350
     assert 80 < sum(x in CLAUSES for x in queries) < 250
     assert 150 < sum(x not in SENTENCES + CLAUSES for x in queries) < 250
-    assert 250 < sum(len(view.passage) < len(LONG) for view in views) < 350
+    assert 250 < sum(len(passage) < len(LONG) for _, passage in views) < 350
 
 
 def test_epochs_have_different_pairs():
@@ -71,8 +70,8 @@ def test_epochs_have_different_pairs():
 
 def test_a_single_sentence_is_its_own_positive_and_evaluated_by_halves():
     data = passages("一丁丂七", "万", "")
-    view = data.view(0, np.random.default_rng(0))
-    assert decode(view.query) == decode(view.passage) == "一丁丂七"
+    query, passage = data.view(0, np.random.default_rng(0))
+    assert decode(query) == decode(passage) == "一丁丂七"
     rows = [decode(row[1:-1]) for row in data.evaluation_sides().token_ids]
     assert rows == ["一丁", "丂七", "万", "万", "[UNK]", "[UNK]"]
 

@@ -437,7 +437,7 @@ def test_invalid_column_settings_are_rejected(columns):
         ("text", ["0", "1", "0"], "classification"),
         ("text", ["1.0", "2.0", "1.0"], "classification"),
         ("text", ["0.5", "1", "2"], "regression"),
-        ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["0.5", "4.5"] * 5 + ["nan"], "regression"),
         ("text", ["0.5", "4.5"] * 5 + ["?"], "regression"),
         ("text", ["1,000.5", "999", "1,200"], "regression"),
         ("text", ["nan", "nü", "nan"], "classification"),
@@ -507,6 +507,13 @@ def test_a_task_that_does_not_fit_is_rejected(write, name, task):
 
 
 # Labels
+
+
+def test_nan_among_numbers_is_a_missing_label(write):
+    rows = zip("甲乙丙丁", ["0", "nan", "1", "0"], strict=True)
+    path = write("a.tsv", lines(("text", "label"), *rows))
+    with pytest.raises(InputError, match=r"tsv:3 has the label 'nan', but all others are numbers"):
+        read(path)
 
 
 @pytest.mark.parametrize("name", [*FILES, "a.tsv.gz"])

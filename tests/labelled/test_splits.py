@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.splits import duplicates, example_key, folds, split_examples
+from roformer_tf.labelled.splits import Duplicates, example_key, folds, split_examples
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.table import TASKS
 
 SHORT = st.text("aｂb 　c", max_size=3)
@@ -35,7 +34,7 @@ def make(labels, prefix="text"):
 
 @given(EXAMPLES, EXAMPLES, EXAMPLES)
 def test_duplicates_equal_a_pairwise_comparison(train, test, valid):
-    actual = duplicates(train, test, valid)
+    actual = Duplicates(train, test, valid)
     keys, test_keys = list(map(unordered, train)), list(map(unordered, test))
     valid_keys = [key for key in map(unordered, valid) if key not in keys]
     assert actual.in_valid.tolist() == [key in valid_keys for key in test_keys]
@@ -63,20 +62,18 @@ def test_swapped_pairs_and_triples_are_duplicates():
         Example(("丙", "丁"), "1", ""),
         Example("甲丁", "1", ""),
     ]
-    actual = duplicates(train, test)
+    actual = Duplicates(train, test)
     assert actual.in_train.tolist() == [True, True, False]
     assert actual.unseen.tolist() == [False, False, True]
-    assert duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
-    assert duplicates(train, [], test).within == 0
-    assert duplicates([*train, *test], []).within == 2
+    assert Duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
+    assert Duplicates(train, [], test).within == 0
+    assert Duplicates([*train, *test], []).within == 2
     assert actual.contradicting == 1  # only 丙, 丁 occurs in the same order with two labels
 
     train = [Example(("甲", "乙", "丙"), "B", "")]
     test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
-    actual = duplicates(train, test, question=Ranking.labelling.question)
+    actual = Duplicates(train, test)
     assert (actual.in_train.tolist(), actual.contradicting) == ([True, False], 0)
-    test = [Example(("甲", "丙", "乙"), "B", "")]
-    assert duplicates(train, test, question=Ranking.labelling.question).contradicting == 1
 
 
 def test_the_first_text_of_a_triple_is_not_swapped():

@@ -6,7 +6,7 @@ import numpy as np
 
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.splits import duplicates
+from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Judgment
 from roformer_tf.tasks.ranking import RANKED
@@ -139,7 +139,7 @@ def make_run(
             "test": evaluated_set(
                 test,
                 predictions=predictions_of(test),
-                duplicates=duplicates(train, test),
+                duplicates=Duplicates(train, test),
             ),
             "baselines": [(baseline, predictions_of(test))] if baseline else [],
             "losses": [{"step": step, "loss": 1 / step} for step in range(1, 30)],

@@ -274,7 +274,7 @@ def test_a_model_with_one_vector_for_all_texts_is_never_right(sides):
     """Cosines of equal vectors differ by rounding, by where a document is in the matrix."""
     task = Embedding.from_settings(data="pairs" if sides == 2 else "triples")
     texts = [[[np.array([i, side])] for side in range(sides)] for i in range(5)]
-    different = DifferentTexts.of(EncodedSides.of(texts, np.full(5, 2, np.int32)))
+    different = DifferentTexts(EncodedSides.of(texts, np.full(5, 2, np.int32)))
     documents = 5 * (sides - 1)
     scores = np.float32(0.9) + np.arange(documents, dtype=np.float32)[::-1] * np.float32(6e-8)
     actual = task.decoding.read_scores(different, [scores] * 5)

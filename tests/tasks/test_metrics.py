@@ -247,14 +247,15 @@ def test_the_interval_of_a_fraction_is_wilsons(right, total, want):
     assert actual == pytest.approx(want, abs=5e-4)
 
 
-def test_tagging_intervals_count_sentences_with_entities():
-    """Entities of one sentence are not independent, so the sample size is that of sentences."""
+def test_entities_and_units_of_a_text_are_no_independent_trials():
     task = Tagging(labels=TAGS)
     gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
-    actual = task.metrics.intervals(gold, unscored(gold))
-    assert actual["recall"] == actual["precision"] == pytest.approx((0.722, 1), abs=5e-4)
-    assert actual["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
-    assert actual["f1"] is None
+    perfect = task.metrics.intervals(gold, unscored(gold))
+    assert perfect == dict.fromkeys(("f1", "precision", "recall", "accuracy"))
+    guessed = [("S-PER", "O", "O")] * 5 + gold[5:]
+    actual = task.metrics.intervals(gold, unscored(guessed))
+    # Of 10 texts with entities, 2 to 8 have two wrong units: (50 − 2 · 8) / 50 = 0.68.
+    assert actual["accuracy"] == pytest.approx((0.68, 0.92))
 
 
 def test_no_interval_has_zero_width(labelled_set):

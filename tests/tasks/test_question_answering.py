@@ -12,7 +12,7 @@ from nltk.tokenize import NLTKWordTokenizer
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.questions import RIGHT, answer_targets, encode_questions
+from roformer_tf.labelled.questions import RIGHT, encode_questions
 from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Prediction
@@ -85,7 +85,7 @@ def test_articles_of_a_test_set_have_no_answers_that_could_be_wrong(tmp_path):
     path = tmp_path / "test.json"
     articles = [{"paragraphs": [{"context": CONTEXT, "qas": [question]}]}, *ARTICLES]
     path.write_text(json.dumps({"data": articles}), encoding="utf-8")
-    assert [example.id for example in read(path)] == ["a", "b", "c"]
+    assert [example.texts[0] for example in read(path)] == ["谁", "何", "哪"]
 
 
 @pytest.mark.parametrize(
@@ -103,16 +103,16 @@ def test_every_layout_is_read(name, content, want, tmp_path):
         path = write_questions(tmp_path, [question(1, flat(("我们", 7), ("我们去", 7)))], name)
         (example,) = read(path)
         assert example.texts == ("我们去公园学习？", CONTEXT)
-        assert (example.label, example.id) == ((("我们", 7), ("我们去", 7)), "q1")
+        assert example.label == (("我们", 7), ("我们去", 7))
         return
     indent = 2 if want == "indented" else None
     path = tmp_path / name
     path.write_text(json.dumps(content, ensure_ascii=False, indent=indent), encoding="utf-8")
-    labels = {example.id: example.label for example in read(path)}
+    labels = {example.texts[0]: example.label for example in read(path)}
     if content is TRIAL:
-        assert labels == {"a": (("我们", 7), ("我们去公园", 7)), "b": (("经济", 17),)}
+        assert labels == {"谁": (("我们", 7), ("我们去公园", 7)), "何": (("经济", 17),)}
     else:
-        assert labels == {"a": (("我们", 7),), "b": (), "c": (("上海", 0),)}
+        assert labels == {"谁": (("我们", 7),), "何": (), "哪": (("上海", 0),)}
 
 
 def test_answers_are_located_near_their_start_or_skipped(tmp_path, capsys):
@@ -129,14 +129,15 @@ def test_answers_are_located_near_their_start_or_skipped(tmp_path, capsys):
         question(10, flat()),
     ]
     examples = read(write_questions(tmp_path, rows))
-    assert [(example.id, example.label) for example in examples] == [
-        ("q1", (("很好", 4),)),
-        ("q2", (("很好", 26),)),
-        ("q3", (("很好", 4),)),
-        ("q4", (("公园", 10),)),
-        ("q8", (("很好", 4),)),
-        ("q10", ()),
-    ]
+    numbers = [int(example.source_line.rpartition(":")[2]) for example in examples]
+    assert dict(zip(numbers, (example.label for example in examples), strict=True)) == {
+        1: (("很好", 4),),
+        2: (("很好", 26),),
+        3: (("很好", 4),),
+        4: (("公园", 10),),
+        8: (("很好", 4),),
+        10: (),
+    }
     message = capsys.readouterr().err
     assert "4 of 10 rows skipped" in message
     for problem in (
@@ -148,23 +149,11 @@ def test_answers_are_located_near_their_start_or_skipped(tmp_path, capsys):
         assert problem in message
 
 
-def test_nan_and_null_ids_are_empty_but_zero_is_an_id(tmp_path):
-    rows = [question(0, flat(("很好", 4)), id=x) for x in (float("nan"), None, float("nan"), 0, 1)]
-    examples = read(write_questions(tmp_path, rows, "train.jsonl"))
-    assert [example.id for example in examples] == ["", "", "", "0", "1"]
-
-
 def test_answers_in_a_csv_written_by_pandas_are_read(tmp_path):
     cells = ["谁", CONTEXT, str(flat(("我们", 7)))]
     line = ",".join(f'"{cell}"' for cell in cells)
     (path := tmp_path / "train.csv").write_text(f"question,context,answers\n{line}\n", "utf-8")
     assert [example.label for example in read(path)] == [(("我们", 7),)]
-
-
-def test_duplicate_ids_are_rejected(tmp_path):
-    rows = [question(1, flat(("很好", 4))), question(2, flat()), question(1, flat())]
-    with pytest.raises(InputError, match=r"gz:3 has the id 'q1' of .*gz:1\. Give each question"):
-        read(write_questions(tmp_path, rows))
 
 
 def test_column_names_can_be_passed(tmp_path):
@@ -283,7 +272,7 @@ def test_a_token_partly_covered_by_the_answer_is_included():
     tokenizer = tokenizer_of(LETTERS)
     examples = [Example(("我", "今天 2023年"), (("023", 4),), "f:1")]
     encoded = encode_questions(examples, tokenizer, 20)
-    (target,), _ = answer_targets(encoded, [np.array([[4, 7]])])
+    (target,), _ = QuestionAnswering().labelling.in_rows(encoded, [np.array([[4, 7]])])
     start, end = (int(np.flatnonzero(target[:, side] == RIGHT)[0]) for side in (0, 1))
     assert ("今天 2023年"[encoded.spans[0][start][0] : encoded.spans[0][end][1]]) == "2023"
 

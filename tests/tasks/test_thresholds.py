@@ -1,7 +1,5 @@
 """Decision thresholds of multilabel classification against a brute-force search."""
 
-from itertools import product
-
 import numpy as np
 import pytest
 from sklearn.metrics import f1_score
@@ -9,7 +7,7 @@ from sklearn.metrics import f1_score
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.multilabel import ENOUGH, STEPS, Multilabel
+from roformer_tf.tasks.multilabel import STEPS, Multilabel
 
 LABELS = ("甲", "乙", "丙")
 THRESHOLDS = [step / 20 for step in range(1, 20)]
@@ -36,29 +34,14 @@ def micro_f1(gold, scores, at):
     return f1_score(gold, scores > np.array(at), average="micro", zero_division=0)
 
 
-def test_few_examples_share_the_best_threshold():
-    gold, scores = make_scores(200, (0.3, 0.2, 0.1))
-    assert gold.sum(axis=0).max() < ENOUGH
+@pytest.mark.parametrize("count", [200, 2000])
+def test_all_labels_have_the_best_threshold(count):
+    gold, scores = make_scores(count, (0.3, 0.2, 0.1))
     actual = tune(gold, scores).thresholds
     best = max(micro_f1(gold, scores, step) for step in THRESHOLDS)
     assert len(set(actual)) == 1
     assert micro_f1(gold, scores, actual) == pytest.approx(best)
     assert best > micro_f1(gold, scores, 0.5) + 0.05
-
-
-def test_labels_with_enough_examples_have_their_own_threshold():
-    gold, scores = make_scores(900, (0.4, 0.4, 0.05))
-    assert (gold.sum(axis=0) >= ENOUGH).tolist() == [True, True, False]
-    actual = tune(gold, scores).thresholds
-    shared = max(THRESHOLDS, key=lambda step: micro_f1(gold, scores, step))
-    assert actual[2] == shared
-    assert actual[1] < actual[0]
-    tuned = [max(THRESHOLDS, key=lambda step: micro_f1(gold, scores, (step, shared, shared)))]
-    tuned += [max(THRESHOLDS, key=lambda step: micro_f1(gold, scores, (tuned[0], step, shared)))]
-    assert list(actual) == [*tuned, shared]
-    pairs = product(THRESHOLDS, THRESHOLDS)
-    best = max(micro_f1(gold, scores, (*pair, shared)) for pair in [*pairs][::7])
-    assert micro_f1(gold, scores, actual) >= best - 0.005
 
 
 def test_ties_are_resolved_towards_one_half():

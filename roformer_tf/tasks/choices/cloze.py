@@ -21,7 +21,6 @@ from roformer_tf.tasks.base import Examples, Task, part
 from roformer_tf.tasks.choices.multiple_choice import (
     ChoiceDecoding,
     ChoiceLabelling,
-    ChoiceMetrics,
     Choices,
     ListObjective,
 )
@@ -61,7 +60,7 @@ class ClozeObjective(ListObjective):
                 f"{source.name} has no head that scores the vocabulary, which fills the gaps of "
                 "these texts. Give a --checkpoint with one, such as chinese_roformer-tf-mini."
             )
-        return self.pooling
+        return self.poolings[0]
 
     def scores(self, outputs: Tensor, inputs: Any) -> Tensor:
         """Logits at masks (D, P, V) → scores of candidates (B, C)."""
@@ -113,7 +112,6 @@ class Cloze(Choices):
     labelling = part(ClozeLabelling)
     objective = part(ClozeObjective)
     decoding = part(ClozeDecoding)
-    metrics = part(ChoiceMetrics)
 
 
 class MultipleChoice(Choices):

@@ -21,7 +21,6 @@ from roformer_tf.labelled.column_names import CHOICES, folded
 from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
@@ -47,7 +46,6 @@ class ListLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     lists_texts: ClassVar[bool] = True
     min_labels: ClassVar[int] = 0
-    min_candidates: ClassVar[int] = 2
     known_columns: ClassVar[tuple[tuple[str, ...], ...]]
     """Well-known names of the columns, normalized by `folded`."""
 
@@ -57,9 +55,9 @@ class ListLabelling(Labelling):
             return ""
         return Message("there is a column {name}", name=sample.texts[-1])
 
-    def read_list(self, cells: dict[str, Any], column: str) -> tuple[str, ...]:
-        """The texts in a column. Raises BadCellError for fewer than `min_candidates`."""
-        listed, least = read_texts(cells, column), self.min_candidates
+    def read_list(self, cells: dict[str, Any], column: str, least: int) -> tuple[str, ...]:
+        """The texts in a column. Raises BadCellError for fewer than `least`."""
+        listed = read_texts(cells, column)
         if len(listed) < least:
             raise BadCellError(
                 f"has too few texts in {column!r}: {len(listed)}, not {least} or more"
@@ -91,7 +89,7 @@ class ChoiceLabelling(ListLabelling):
         Raises InputError for a label that counts from 1, or may be an index or a text.
         """
         text, candidates = texts
-        listed, right = self.read_list(row.cells, candidates), None
+        listed, right = self.read_list(row.cells, candidates, 2), None
         if label is not None:
             value = row.cells.get(label)
             if value not in listed and to_number(value) == len(listed):
@@ -110,11 +108,6 @@ class ChoiceLabelling(ListLabelling):
     def learned(self, training: Examples) -> dict[str, Any]:
         """Whether every text has a gap."""
         return {"gaps": all(GAP.search(example.texts[0]) for example in training)}
-
-    def question(self, example: Example) -> Question:
-        """The text with its candidates in any order, and the text of the right one."""
-        text, *candidates = example.texts
-        return text_key([text, *sorted(candidates)]), text_key([candidates[example.label]])
 
     def target(self, example: Example) -> np.ndarray:
         """(C,) float32."""

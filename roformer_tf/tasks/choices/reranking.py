@@ -18,8 +18,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_text, to_number
 from roformer_tf.labelled.column_names import DOCUMENTS
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.splits import Question
-from roformer_tf.readers.records import Row, text_key
+from roformer_tf.readers.records import Row
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.multiple_choice import ChoiceDecoding, ListLabelling, ListObjective
 from roformer_tf.tasks.decoding import Decoding
@@ -66,14 +65,13 @@ class RerankingLabelling(ListLabelling):
 
     label_optional: ClassVar[bool] = True
     lists_texts: ClassVar[bool] = False
-    min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
         """A query with its documents, or with one document; without a label it is relevant."""
         query, documents = texts
-        listed = self.read_list(row.cells, documents)
+        listed = self.read_list(row.cells, documents, 1)
         values: Any = [1.0] * len(listed)
         if label is not None:
             values = parsed(find_cell(row.cells, label))
@@ -117,10 +115,6 @@ class RerankingLabelling(ListLabelling):
         if rest:
             print(f"{path}: skipped queries without relevant document: {rest:,}.", file=sys.stderr)
         return groups
-
-    def question(self, example: Example) -> Question:
-        """The query and its documents; a document may be relevant to a degree only."""
-        return text_key(example.texts), None
 
     def as_cells(self, example: Example) -> tuple[Any, ...]:
         """The query, and its document or a list of them."""

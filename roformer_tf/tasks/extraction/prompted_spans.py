@@ -10,13 +10,14 @@ the model can be asked for labels that training did not have.
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Row, Rows, joined, rows_of
 from roformer_tf.tasks.base import Examples, Task, check_labels, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
@@ -60,29 +61,22 @@ class PromptedLabelling(SpansLabelling):
         room = 1 + max(map(len, prompts))  # with the [SEP] after it
         alone = dataclasses.replace(self.task, max_length=length - room)
         texts = SpansLabelling(alone).encode(examples, tokenizer)
-        rows = [
-            (row, label)
-            for windows, asked in zip(rows_of(texts), labels, strict=True)
-            for label in asked
-            for row in windows
-        ]
-        sequences = [
-            joined(tokenizer, prompts[label], texts.token_ids[row][1:-1].tolist())
-            for row, label in rows
-        ]
-        units = [
-            # For [CLS] and the label. The −1 of the row's own [CLS] is now that of the [SEP].
-            np.pad(texts.first_units[row], (1 + len(prompts[label]), 0), constant_values=-1)
-            for row, label in rows
-        ]
-        return EncodedPrompts(
-            token_ids=[ids for ids, _ in sequences],
-            segment_ids=[segments for _, segments in sequences],
-            first_units=units,
-            example=texts.example[[row for row, _ in rows]],
-            lengths=texts.lengths + room,
+        sequences, first_units, label_of_row = list[list[Row]](), list[Ints](), list[int]()
+        for windows, asked in zip(rows_of(texts), labels, strict=True):
+            sequences.append([])
+            for label, row in product(asked, windows):
+                ids, prompt = texts.token_ids[row][1:-1].tolist(), prompts[label]
+                sequences[-1].append(joined(tokenizer, prompt, ids))
+                # For [CLS] and the label. The −1 of the row's own [CLS] is now that of the [SEP].
+                before = 1 + len(prompt)
+                first_units.append(np.pad(texts.first_units[row], (before, 0), constant_values=-1))
+                label_of_row.append(label)
+        return EncodedPrompts.of_rows(
+            sequences,
+            texts.lengths + room,
+            first_units=first_units,
             units=texts.units,
-            label=np.array([label for _, label in rows], np.int32),
+            label=np.array(label_of_row, np.int32),
         )
 
     def row_spans(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -4,6 +4,7 @@ The span with the highest sum of two logits, those of its first and its last tok
 (BERT, arXiv 1810.04805, sections 4.2 and 4.3). [CLS] stands for "no answer in this window".
 """
 
+import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import numpy as np
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import find_cell, is_missing, read_text
+from roformer_tf.labelled.cells import find_cell, read_text
 from roformer_tf.labelled.column_names import QUESTIONS
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
@@ -22,10 +23,10 @@ from roformer_tf.labelled.questions import (
     EncodedQuestions,
     QuestionBatches,
     TokenizedQuestions,
-    answer_targets,
     character_logits,
     encode_questions,
     read_answers,
+    row_target,
 )
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
@@ -103,25 +104,12 @@ class QuestionLabelling(Labelling):
     column_names: ClassVar[tuple[tuple[str, ...], ...]] = QUESTIONS
 
     def read_row(self, row: Row, texts: Sequence[str], label: str | None, sep: str) -> Example:
-        """The question, its context, its answers and its id, if it has one."""
+        """The question, its context and its answers."""
         question, context = (read_text(row.cells, column) for column in texts)
         answers = None
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
-        name = "" if is_missing(name := row.cells.get("id")) else str(name)
-        return Example((question, context), answers, row.source_line, id=name)
-
-    def complete(self, examples: list[Example]) -> list[Example]:
-        """Refuse ids that occur twice."""
-        first_lines: dict[str, str] = {}
-        for example in examples:
-            line = example.source_line
-            if example.id and first_lines.setdefault(example.id, line) != line:
-                raise InputError(
-                    f"{line} has the id {example.id!r} of {first_lines[example.id]}. Give each "
-                    "question an id of its own, or remove the column id."
-                )
-        return examples
+        return Example((question, context), answers, row.source_line)
 
     def labels_in(self, label: Label) -> set[str]:
         """Whether there is an answer."""
@@ -162,24 +150,27 @@ class QuestionLabelling(Labelling):
         return np.array(spans, np.int32).reshape(-1, 2)
 
     def in_rows(self, encoded: EncodedTexts, arrays: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-        """(T, 2) int8 for each window."""
+        """(T, 2) int8 for each window, as in `row_target`."""
         assert isinstance(encoded, EncodedQuestions)
-        return answer_targets(encoded, arrays)
+        rows = zip(encoded.spans, encoded.example.tolist(), strict=True)
+        return [row_target(spans, arrays[number]) for spans, number in rows], encoded.row_weights
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """A window for each question, drawn anew in every epoch.
 
         It shows a part of an answer that is longer than any window.
         """
-        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
+        tokens = TokenizedQuestions(examples, tokenizer, self.task.max_length)
         return QuestionBatches(tokens, [self.target(example) for example in examples])
 
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
         """The data with a teacher's logits of characters: each window has those of its tokens."""
-        shares = teacher_weights(np.arange(len(logits)), labelled)
-        return dataclasses.replace(data, soft=logits, shares=shares)
+        taught: QuestionBatches = copy.copy(data)
+        taught.soft = logits
+        taught.shares = teacher_weights(np.arange(len(logits)), labelled)
+        return taught
 
 
 class QuestionObjective(TrainingObjective):

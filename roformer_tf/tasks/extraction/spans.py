@@ -20,7 +20,7 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
 from roformer_tf.tasks.labelling import teacher_weights
 from roformer_tf.tasks.losses import Tensor, mixed
-from roformer_tf.tasks.multilabel import STEPS, best_step
+from roformer_tf.tasks.multilabel import f1_threshold
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
@@ -207,9 +207,7 @@ class SpansDecoding(Decoding):
             [span in spans for spans, x in pairs for span in self.task.spans_of(x.scores)], np.bool_
         )
         scores = np.concatenate([x.scores[:, 3] for x in predictions]) if right.size else right
-        above = scores > STEPS[:, None]  # (steps, M)
-        step = best_step(sum(map(len, gold)), (above & right).sum(axis=1), above.sum(axis=1))
-        threshold = float(STEPS[step])
+        threshold = f1_threshold(scores, right, sum(map(len, gold)))
         return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
 
     def gold_cell(self, example: Example) -> Any:

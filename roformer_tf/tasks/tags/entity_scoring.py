@@ -2,9 +2,9 @@
 
 from abc import abstractmethod
 from collections import Counter, defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,9 +15,8 @@ from roformer_tf.tasks.parts import Examples, Gold, Prediction, Predictions
 from roformer_tf.tasks.tags.schemes import character_spans, marked, spans
 from roformer_tf.translation import Message
 
-# Units of known entities → their labels.
-Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
-
+# Units of a text are not independent, so they are no trials.
+UNIT_ACCURACY = metrics.ACCURACY._replace(by_example=False)
 LONGEST_MATCH = Message("longest match with the entities of the training set")
 USUAL_ENTITIES = Message(
     "every occurrence of the entities of the training set that are usually entities there"
@@ -44,20 +43,6 @@ class EntityMetrics(scoring.Metrics):
             metrics.MACRO_F1: partial(metrics.macro_f1, counts),
         }
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """The number of texts, for fractions of 0 or 1, whose samples have no spread.
-
-        Entities and units of a text are not independent: other fractions need a bootstrap.
-        """
-        # Wilson's interval is then a bound from the number of texts.
-        figures = self.compute(gold, predictions)
-        texts = {
-            metrics.PRECISION.name: sum(bool(self.items(x.label)) for x in predictions),
-            metrics.RECALL.name: sum(bool(self.items(label)) for label in gold),
-            metrics.ACCURACY.name: len(gold),
-        }
-        return {name: number for name, number in texts.items() if figures.get(name) in (0, 1)}
-
     @abstractmethod
     def in_characters(self, example: Example, label: Label) -> list[Span]:
         """The entities of a label, in characters of the example's text."""
@@ -77,12 +62,12 @@ class EntityMetrics(scoring.Metrics):
 class TaggingMetrics(EntityMetrics):
     """The same and the accuracy of units; or, if tags mark no entities, accuracy and macro F1."""
 
-    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, metrics.ACCURACY, metrics.MACRO_F1)
+    all = (metrics.F1, metrics.PRECISION, metrics.RECALL, UNIT_ACCURACY, metrics.MACRO_F1)
     has_probabilities: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
         """The metrics of whole entities and the accuracy; or accuracy and macro F1 of units."""
-        return self.all[:-1] if self.task.has_entities else (metrics.ACCURACY, metrics.MACRO_F1)
+        return self.all[:-1] if self.task.has_entities else (UNIT_ACCURACY, metrics.MACRO_F1)
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Those of entities, or of units, and the accuracy of units."""
@@ -93,7 +78,7 @@ class TaggingMetrics(EntityMetrics):
         def accuracy(weights: np.ndarray) -> np.ndarray:
             return metrics.ratio(weights @ right, weights @ units)
 
-        return super().functions(gold, predictions) | {metrics.ACCURACY: accuracy}
+        return super().functions(gold, predictions) | {UNIT_ACCURACY: accuracy}
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
@@ -214,29 +199,23 @@ def known_entities(training: Examples, test: Examples) -> list[tuple[str, ...]]:
     # An unknown unit is outside all entities, or, in word segmentation, a word of its own.
     usual = [label for label in ("O", "S") if label in counted]
     other = usual[0] if usual else counted.most_common(1)[0][0]
-    known = _entities_of(training)
-    if other == "O":  # a single character that was once a name is usually a plain word
-        known = {units: labels for units, labels in known.items() if len("".join(units)) > 1}
-    lengths = sorted({len(units) for units in known}, reverse=True)
-    return [tuple(_match(example.units, known, lengths, other)) for example in test]
-
-
-def _entities_of(training: Examples) -> Entities:
-    """By the units of each entity, their most frequent labels."""
     counts: defaultdict[tuple[str, ...], Counter[tuple[str, ...]]] = defaultdict(Counter)
     for example in training:
-        labels = example.label
-        for _, first, end in spans(labels):
-            counts[example.units[first:end]][tuple(labels[first:end])] += 1
-    return {units: labels.most_common(1)[0][0] for units, labels in counts.items()}
+        for _, first, end in spans(example.label):
+            counts[example.units[first:end]][tuple(example.label[first:end])] += 1
+    known = {
+        units: labels.most_common(1)[0][0]
+        for units, labels in counts.items()
+        # A single character that was once a name is usually a plain word.
+        if other != "O" or len("".join(units)) > 1
+    }
+    lengths = sorted({*map(len, known)}, reverse=True)
 
+    def labelled(units: tuple[str, ...]) -> tuple[str, ...]:
+        labels: list[str] = []
+        while (start := len(labels)) < len(units):
+            candidates = (units[start : start + length] for length in lengths)
+            labels += next((known[entity] for entity in candidates if entity in known), (other,))
+        return tuple(labels)
 
-def _match(
-    units: tuple[str, ...], known: Entities, lengths: Sequence[int], other: str
-) -> list[str]:
-    """The labels of the units: at each position the longest known entity that begins there."""
-    labels: list[str] = []
-    while (start := len(labels)) < len(units):
-        candidates = (units[start : start + length] for length in lengths)
-        labels += next((known[entity] for entity in candidates if entity in known), (other,))
-    return labels
+    return [labelled(example.units) for example in test]

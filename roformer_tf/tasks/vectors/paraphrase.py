@@ -70,14 +70,13 @@ class ParaphraseLabelling(retrieval.RetrievalLabelling):
 
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Sequences of two texts, in both orders."""
-        return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
+        return ParaphraseBatches(examples, tokenizer, self.task.max_length)
 
 
 class ParaphraseObjective(retrieval.RetrievalObjective):
     """As RoFormer-Sim: a UniLM generates one text from another, and their vectors are similar."""
 
     model_name: ClassVar[str] = "RoFormerForSentenceSimilarity"
-    pooling: ClassVar[str] = "pooler"
     poolings: ClassVar[tuple[str, ...]] = ("pooler",)
     vector_settings: ClassVar[tuple[str, ...]] = ()
     # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
@@ -85,7 +84,7 @@ class ParaphraseObjective(retrieval.RetrievalObjective):
 
     def choose_pooling(self, checkpoint: Checkpoint, source: OpenedSource) -> str:
         """The linear pooler, with new weights if the checkpoint has none."""
-        return self.pooling
+        return self.poolings[0]
 
     def with_vector_settings(self, config: losses.VectorConfig, teacher: str | None) -> Any:
         """The task with or without a teacher."""
@@ -119,7 +118,6 @@ class Paraphrase(retrieval.Retrieval):
     labelling = part(ParaphraseLabelling)
     objective = part(ParaphraseObjective)
     decoding = part(ParaphraseDecoding)
-    metrics = part(retrieval.RetrievalMetrics)
 
     teacher: bool = False
     """Whether the vectors were trained on a teacher's cosines."""

@@ -6,7 +6,6 @@ Axes: N examples, S texts of an example, H features.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,34 +95,26 @@ class Retrieved(NamedTuple):
     """The nearest texts: the index of an example of the set, which of its texts, the cosine."""
 
 
-@dataclass(frozen=True)
 class DifferentTexts:
     """The different texts of a set that are ranked ("documents"): all except first texts."""
 
-    examples: np.ndarray
-    """(documents,) an example that has the text."""
-    sides: np.ndarray
-    """(documents,) its index among the texts of that example, from 1."""
-    documents: np.ndarray
-    """(N, S − 1) the document of each text of an example, except the first."""
-    excluded: list[list[int]]
-    """For each example the other documents that belong to its first text, or are equal to it."""
-
-    @classmethod
-    def of(cls, encoded: EncodedSides) -> "DifferentTexts":
-        """The different texts of a set."""
+    def __init__(self, encoded: EncodedSides) -> None:
         numbers = encoded.numbers
         texts, first, documents = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
         # `known` also has numbers of first texts, which are no documents, such as the anchor's own.
         known = Positives(numbers[:, :2]).of
         document = {text: i for i, text in enumerate(texts.tolist())}
-        excluded = [
+        # For each example the other documents that belong to its first text, or are equal to it.
+        self.excluded = [
             [document[text] for text in known[anchor] if text in document and text != own]
             for anchor, own in numbers[:, :2].tolist()
         ]
         # `first` is an index of the flattened (N, S − 1) array: example · (S − 1) + text, from 0.
-        examples, sides = np.divmod(first, numbers.shape[1] - 1)
-        return cls(examples, 1 + sides, documents.reshape(len(numbers), -1), excluded)
+        # (documents,) an example that has the text, and its index among those texts, from 1.
+        self.examples, sides = np.divmod(first, numbers.shape[1] - 1)
+        self.sides = 1 + sides
+        # (N, S − 1) the document of each text of an example, except the first.
+        self.documents = documents.reshape(len(numbers), -1)
 
     def retrieved(self, number: int, scores: np.ndarray) -> Prediction:
         """The rank of an example's second text by the scores (documents,) of all."""

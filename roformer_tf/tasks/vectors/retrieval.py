@@ -67,7 +67,7 @@ class RetrievalLabelling(sentence_vectors.VectorLabelling):
     def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedSides:
         """A sequence for each text; of a single text one for a sentence, one for its passage."""
         if self.task.data == "texts":
-            return Passages.of(examples, tokenizer, self.task.max_length).evaluation_sides()
+            return Passages(examples, tokenizer, self.task.max_length).evaluation_sides()
         return super().encode(examples, tokenizer)
 
     def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
@@ -81,7 +81,7 @@ class RetrievalLabelling(sentence_vectors.VectorLabelling):
     def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
         """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":
-            return Passages.of(examples, tokenizer, self.task.max_length)
+            return Passages(examples, tokenizer, self.task.max_length)
         encoded = self.encode(examples, tokenizer)
         return SideBatches(encoded, positives=Positives(encoded.numbers[:, :2]))
 

@@ -23,7 +23,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import losses
-from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import Tensor
@@ -142,7 +142,6 @@ class VectorObjective(TrainingObjective):
     """An encoder and a pooling; a loss compares the vectors of a batch."""
 
     model_name: ClassVar[str] = "RoFormerForSentenceEmbedding"
-    pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
     # The names of all fields. `vars` needs an instance.
     vector_settings: ClassVar[tuple[str, ...]] = tuple(vars(losses.VectorConfig()))
@@ -201,7 +200,7 @@ class VectorDecoding(NumberDecoding):
         assert isinstance(encoded, EncodedSides)
         # Every document once, however many examples have it; the scores are computed one example
         # at a time, as (N, documents) may not fit into memory.
-        texts = DifferentTexts.of(encoded)
+        texts = DifferentTexts(encoded)
         return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
@@ -253,12 +252,6 @@ class SentenceVectors(Task):
     title: ClassVar[str] = "句向量 · Sentence vectors"
     separate_texts: ClassVar[bool] = True
     pipeline_tag: ClassVar[str] = "sentence-similarity"
-
-    if TYPE_CHECKING:  # every task declares its own
-        labelling = part(VectorLabelling)
-        objective = part(VectorObjective)
-        decoding = part(VectorDecoding)
-        metrics = part(VectorMetrics)
 
     data: Data = "pairs"
     levels: tuple[float, ...] = ()

@@ -25,7 +25,7 @@ from roformer_tf.finetuning.report.pages import duration, html_page, markdown_pa
 from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example, labels_of
-from roformer_tf.labelled.splits import duplicates
+from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.scoring import MISTAKES
@@ -230,7 +230,7 @@ def counted_run():
     for name in ("valid", "test"):
         parts[name]["predictions"] = [*random_predictions(rng, sets[name])]
     baseline = [*random_predictions(rng, test)]
-    parts["test"]["duplicates"] = duplicates(sets["train"], test, sets["valid"])
+    parts["test"]["duplicates"] = Duplicates(sets["train"], test, sets["valid"])
     return ReportData(
         task=Classification(labels=WORDS, max_length=128),
         metric="macro_f1",
