@@ -115,12 +115,11 @@ def _is_same_file(name: str, output: str | Path) -> bool:
 def prediction_file(output: str, names: Sequence[str], task: Task) -> Iterator[PredictionFile]:
     """A file with a header that is written whole or not at all; "-" is the standard output.
 
-    Its name gives the format: .jsonl, .csv, .xlsx, else a TSV. Raises InputError where it cannot be
-    written, or is full.
+    Its name gives the format: .jsonl, .csv, .xlsx, else a TSV. Raises InputError for too many rows.
     """
     kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":
-        with _written(output) as temporary, _sheet(temporary, names, between) as sheet:
+        with temporary_file(output) as temporary, _sheet(temporary, names, between) as sheet:
             yield sheet
         return
     # Excel recognizes UTF-8 by its mark.
@@ -229,8 +228,7 @@ def _width(text: str) -> int:
 def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
     """A text file that is written whole or not at all; "-" is the standard output.
 
-    A lone surrogate, which JSON may hold, is written as its escape. Raises InputError where the
-    file cannot be written.
+    A lone surrogate, which JSON may hold, is written as its escape.
     """
     # newline "": line breaks are written as they are, also on Windows; the csv module writes its
     # own.
@@ -241,14 +239,5 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
         with until_pipe_closes():
             yield sys.stdout
     else:
-        with _written(output) as temporary, temporary.open("w", **text) as out:
+        with temporary_file(output) as temporary, temporary.open("w", **text) as out:
             yield out
-
-
-@contextmanager
-def _written(output: str) -> Iterator[Path]:
-    try:
-        with temporary_file(output) as temporary:
-            yield temporary
-    except OSError as error:
-        raise InputError(f"cannot write {output}: {error.strerror}. Name another file.") from None
