@@ -80,18 +80,9 @@ class VectorQuery(NamedTuple):
     text: str | list[int]
     """The text, or its token ids without special tokens."""
     top: int | None = None
-    """Number of documents to return; None for the vector itself."""
+    """Number of documents to return; None for its vector and how many tokens were read."""
     where: str | None = None
     """A condition on the metadata of documents."""
-
-
-class TextVector(NamedTuple):
-    """The vector of a text."""
-
-    numbers: np.ndarray
-    """(D,) float32 of length 1."""
-    tokens: int
-    """How many tokens of the text were read."""
 
 
 class VectorQueue(NamedTuple):
@@ -114,7 +105,7 @@ def vector_queue(
         lengths = [length for block in blocks for length in block.lengths]
         # A condition is evaluated once for all queries that have it.
         for (top, where), chosen in grouped(batch, lambda query: query[1:]).items():
-            results: Iterable[Any] = (TextVector(vectors[i], lengths[i]) for i in chosen)
+            results: Iterable[Any] = ((vectors[i], lengths[i]) for i in chosen)
             if top is not None and served.retriever is not None:
                 texts = [str(batch[i].text) for i in chosen]
                 results = served.retriever.hits(texts, vectors[chosen], top, where)
@@ -183,7 +174,7 @@ def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
         tei = isinstance(body, TeiEmbedRequest)
         texts = body.inputs if tei else body.items
         check_texts(texts, config.limits)
-        vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
+        vectors = [vector for vector, _ in await batcher.results(list(map(VectorQuery, texts)))]
         if tei:
             vectors = cut(vectors, body.dimensions, served.embedder)
             return await json_response(numbers(vectors), config.limits)
@@ -287,9 +278,9 @@ def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[INPUT])]) -> Response:
         _check_inputs(body.input, tokenizer, config)
         queries = [VectorQuery(_without_specials(x, tokenizer)) for x in body.input]
-        results: list[TextVector] = await batcher.results(queries)
-        vectors = cut([x.numbers for x in results], body.dimensions, served.embedder)
-        tokens = sum(x.tokens for x in results)
+        results = await batcher.results(queries)
+        vectors = cut([vector for vector, _ in results], body.dimensions, served.embedder)
+        tokens = sum(length for _, length in results)
         content = {
             "object": "list",
             "model": served.name,
