@@ -79,11 +79,12 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(duration, hardware_rows, label_text, lexical_note, method_notes, setting_text),
+        *(duration, hardware_rows, label_text, setting_text),
         *(figures.baseline_name, figures.set_name, figures.teacher_notes, figures.window_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
+        "lexical_choices": CHOSEN,
         "plots": plots,
         "split_settings": split_settings,
         "share": ACCURACY,  # any metric that is written in per cent
@@ -173,62 +174,6 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     if reported != "valid":
         values, ends = report["valid"], report["intervals"]["valid"]
         yield FiguresRow(figures.set_name("valid", _), sizes["valid"], values, ends, True, False)
-
-
-def lexical_note(report: Report, _: Translator) -> str:
-    """What lexical features are, in a report of a model that has them."""
-    if len(weights := report["lexical"]["weights"]) > 1:
-        return _(
-            "Lexical features: the predictions are combined with those of {name}. The weight of "
-            "these was chosen in each fold: {weights}.",
-            name=figures.baseline_name(report["lexical"], _),
-            weights=[f"{weight:.0%}" for weight in weights],
-        )
-    return _(
-        "Lexical features: the predictions are combined with those of {name}. The weight of these "
-        "is {weight:.0%}{chosen}.",
-        name=figures.baseline_name(report["lexical"], _),
-        weight=report["lexical"]["weight"],
-        chosen=_(CHOSEN[report.get("method", {}).get("cross_validated", False)]),
-    )
-
-
-def method_notes(report: Report, _: Translator) -> Iterator[str]:
-    """How the model was fitted, and why so, where there was a choice."""
-    method = report.get("method")
-    if not method:
-        return
-    if method["name"] == "full":
-        yield _("Method: all weights were trained.")
-    else:
-        yield _(
-            "Method: the encoder is that of the checkpoint. A logistic regression was fitted to "
-            "its vectors of the training examples."
-        )
-    if "fewest" in method:
-        yield _(
-            "Training all weights was not tried, because there are fewer than {fewest} examples "
-            "for each label.",
-            fewest=method["fewest"],
-        )
-    if "compared" in method:
-        metric, where = figures.metric_of(report, method["metric"]), figures.set_name("valid", _)
-        if method["folds"]:
-            where = _("a cross-validation in {folds} folds", folds=method["folds"])
-        yield _(
-            "Compared by {metric} in {where}: {vectors} by the vectors, {full} with all weights "
-            "trained.",
-            metric=_(metric.title),
-            where=where,
-            **{name: figure(value, metric) for name, value in method["compared"].items()},
-        )
-    if method["cross_validated"]:
-        yield _(
-            "No example was split off: the model is fitted to all of them. Where no file was "
-            "given, the figures are those of a cross-validation: each training example was "
-            "predicted by a model that was fitted without it. Settings were chosen by the same "
-            "predictions, so these figures are slightly too good."
-        )
 
 
 def task_name(task: type[Task] | Task, language: Language) -> str:
