@@ -28,7 +28,7 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response
+from roformer_tf.serving.failures import ERRORS, HANDLERS, error_response
 from roformer_tf.serving.model_choice import add_choice, no_other_model, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import ServedModel, ServedModels
@@ -177,7 +177,7 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
     async def models() -> ServedModels:
         return ServedModels(data=list(served.values()))
 
-    @router.get("/v1/models/{model:path}", summary="One of them", responses=OPENAI_ERRORS)
+    @router.get("/v1/models/{model:path}", summary="One of them")
     async def model(model: str) -> ServedModel:
         if model not in served:
             raise HTTPException(404, unknown_model(model, names))

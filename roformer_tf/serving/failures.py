@@ -30,42 +30,18 @@ class Failure(BaseModel):
     error: str
 
 
-class OpenAiError(BaseModel):
-    """Why a request failed."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class OpenAiFailure(BaseModel):
-    """Why a request failed, as at OpenAI."""
-
-    error: OpenAiError
-
-
-class CohereFailure(BaseModel):
-    """Why a request failed, as at Cohere."""
-
-    message: str
-
-
-def documented_errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Error responses of routes, for their documentation."""
-    description = (
-        "A failure. 400: the body is not JSON; 401: the API key is missing or wrong; 404: there is "
-        "no such model or document; 408: the body did not arrive in time; 413: the body, or the "
-        "response, is too large; 415: the body is compressed, but not by gzip; 422 (400 under /v1 "
-        "and /v2): the JSON is not a valid request; 500: the service failed, its log has the "
-        "reason; 503: too many requests wait, see Retry-After."
-    )
-    return {"default": {"model": model, "description": description}}
-
-
-ERRORS = documented_errors(Failure)
-OPENAI_ERRORS = documented_errors(OpenAiFailure)
-COHERE_ERRORS = documented_errors(CohereFailure)
+# Error responses of all routes, for their documentation.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "model": Failure,
+        "description": "A failure; under /v1 it has OpenAI's form, under /v2 Cohere's. 400: the "
+        "body is not JSON; 401: the API key is missing or wrong; 404: there is no such model or "
+        "document; 408: the body did not arrive in time; 413: the body, or the response, is too "
+        "large; 415: the body is compressed, but not by gzip; 422 (400 under /v1 and /v2): the "
+        "JSON is not a valid request; 500: the service failed, its log has the reason; 503: too "
+        "many requests wait, see Retry-After.",
+    }
+}
 
 
 def own_path(scope: Scope) -> str:

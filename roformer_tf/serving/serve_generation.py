@@ -32,7 +32,6 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import ModelRoutes
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.generation_jobs import (
     GenerationJob,
     GenerationQueue,
@@ -206,7 +205,7 @@ def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
         "/v1/completions",
         summary="Continue one text, or several, as at OpenAI",
         response_model=Completions,
-        responses={200: {"content": {"text/event-stream": {}}}, **OPENAI_ERRORS},
+        responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def completions(
         body: Annotated[CompletionsRequest, Body(examples=[PROMPT])], request: Request

@@ -40,7 +40,6 @@ from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.application import ModelRoutes, check_lengths, check_texts, json_response
 from roformer_tf.serving.batching import Batcher, Deliver
-from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import (
     SAMPLE,
@@ -273,7 +272,6 @@ def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
         "/v1/embeddings",
         summary="Vectors of one text, or several, as at OpenAI",
         response_model=Embeddings,
-        responses=OPENAI_ERRORS,
     )
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[INPUT])]) -> Response:
         _check_inputs(body.input, tokenizer, config)
