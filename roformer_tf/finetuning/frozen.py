@@ -56,7 +56,7 @@ def fit_head(
     data = (vectors - mean) / deviation, targets
     splits = [(np.setdiff1d(numbers, fold), fold) for fold in folds]
     # Logarithms of probabilities are logits, too, whose cross-entropy is that of the label alone.
-    best, lowest, chosen = np.empty(0), np.inf, None
+    best, lowest, chosen = np.empty(0), np.inf, LogisticRegression()
     for strength in STRENGTHS:
         regression = LogisticRegression(C=strength, max_iter=1000)
         logits = cross_val_predict(regression, *data, cv=splits, method="predict_log_proba")

@@ -307,7 +307,7 @@ TextOrTexts = Annotated[
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 ManyIds = Annotated[list[TokenIds], _SEVERAL]
-TextsOrIds = Annotated[
+TextsOrIds: Any = Annotated[
     either(ManyTexts, ManyIds, _first_is_list),
     BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts | TokenIds | ManyIds),
 ]

@@ -79,7 +79,7 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(duration, hardware_rows, label_text, setting_text),
+        *(duration, label_text, setting_text),
         *(figures.baseline_name, figures.set_name, figures.teacher_notes, figures.window_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
@@ -194,25 +194,6 @@ def setting_text(value: Any, _: Translator) -> str:
     if value is None or value == []:
         return _("not set")
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def hardware_rows(
-    report: Report, phases: Sequence[str] | None = None, *, _: Translator
-) -> list[list[str]]:
-    """What the run used, and how long each of these phases took, or all phases."""
-    names = {
-        "processor": _("processor"),
-        "accelerators": _("accelerators"),
-        "software": _("software"),
-        "none": _("none"),
-    }
-    titles = {"training": _("training time"), "baseline": _("time of the baseline")}
-    rows = [[names.get(x, x), names.get(y, y)] for x, y in report["hardware"].items()]
-    return rows + [
-        [titles.get(phase, phase), duration(seconds, _)]
-        for phase, seconds in report["seconds"].items()
-        if phases is None or phase in phases
-    ]
 
 
 # The model card
