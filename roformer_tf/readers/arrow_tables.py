@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import LONGEST, Budget, UnreadableError, check_row
+from roformer_tf.readers.streams import LONGEST, Budget, UnreadableError
 
 # Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
@@ -126,8 +126,7 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
         yield from _parts(batch.slice(0, half), budget, before)
         yield from _parts(batch.slice(half), budget, before + half)
         return
-    check_row(before + 1, size)
-    budget.take(size)
+    budget.take_row(before + 1, size)
     columns = [  # decoded texts become objects faster; pyarrow cannot decode all other types
         column.dictionary_decode()
         if pa.types.is_dictionary(column.type) and _is_binary(column.type.value_type)

@@ -15,13 +15,7 @@ from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import (
-    PIECE,
-    Budget,
-    check_row,
-    naming,
-    opened_as_stored,
-)
+from roformer_tf.readers.streams import PIECE, Budget, naming, opened_as_stored
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.cell_range import CellRange
@@ -203,9 +197,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
         if not is_filled(cells):
             continue
         with naming(path):
-            size = sum(map(len, cells))
-            check_row(number, size)
-            budget.take(size)
+            budget.take_row(number, sum(map(len, cells)))
         # Blank rows are reported with their numbers; the first filled row defines the width.
         width = width or len(cells)
         yield from (Record(blank, []) for blank in range(last + 1, number))
