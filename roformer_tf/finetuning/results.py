@@ -283,35 +283,30 @@ def search_baselines(
     If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
     """
     assert isinstance(task, SentenceVectors)  # of the tasks whose texts are encoded separately
+
+    def predicted(examples: Sequence[Example], method: Any) -> list[Prediction]:
+        """Search among the other texts of the examples by their first ones."""
+        encoded = task.labelling.encode(examples, tokenizer)
+        assert isinstance(encoded, EncodedSides)
+        different = DifferentTexts.of(encoded)
+        # Texts come example by example, `sides` of each: the queries are every first one.
+        spelled = task.labelling.evaluated_texts(examples, tokenizer)
+        sides = len(spelled) // len(examples)
+        # The index of each different text in `spelled`.
+        rows = different.examples * sides + different.sides
+        index = method([spelled[row] for row in rows.tolist()])
+        return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
+
     baselines = []
     for name, method in METHODS.items():
-        predictions = _search_predictions(task, test, tokenizer, method)
+        predictions = predicted(test, method)
         if isinstance(task, ScoredPairs) and task.is_binary:
-            on_valid = _search_predictions(task, valid, tokenizer, method)
+            on_valid = predicted(valid, method)
             # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
             chosen = task.decoding.with_choices(labels_of(valid), on_valid)
             predictions = [chosen.decoding.shifted(x, 0, task) for x in predictions]
         baselines.append((name, predictions))
     return baselines
-
-
-def _search_predictions(
-    task: SentenceVectors,
-    examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
-    method: type[BM25] | type[TfIdfSearch],
-) -> list[Prediction]:
-    """Search among the other texts of the examples by their first ones."""
-    encoded = task.labelling.encode(examples, tokenizer)
-    assert isinstance(encoded, EncodedSides)
-    different = DifferentTexts.of(encoded)
-    # Texts come example by example, `sides` of each: the queries are every first one.
-    spelled = task.labelling.evaluated_texts(examples, tokenizer)
-    sides = len(spelled) // len(examples)
-    # The index of each different text in `spelled`.
-    rows = different.examples * sides + different.sides
-    index = method([spelled[row] for row in rows.tolist()])
-    return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
 
 
 def print_summary(output: Path, report: Mapping[str, Any]) -> None:
