@@ -22,7 +22,6 @@ from typing import Any, Literal, TypeAlias
 import keras
 import numpy as np
 
-from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
 from roformer_tf.errors import DivergedError, InputError, check_number
@@ -166,11 +165,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     architecture = task.decoding.described_in(search.initial.architecture)
     # With the learning rate and the seed of the training whose model is kept.
     own = report | {"settings": run_files.plain(results.best.trial.config)}
-    card = model_card(
-        *(own, task, language, architecture.is_v2),
-        opens_elsewhere=classifier_opens_in_transformers(architecture),
-    )
-    results.save(card)
+    results.save(model_card(own, task, language, architecture))
     write_report(output, report, language)
     print_summary(output, report)
     for to in config.export:

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
+from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.files import write_json, write_text
 from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report import figures
@@ -199,17 +201,11 @@ def setting_text(value: Any, _: Translator) -> str:
 # The model card
 
 
-def model_card(
-    report: Report,
-    task: Task,
-    language: Language,
-    is_v2: bool = False,
-    opens_elsewhere: bool = True,
-) -> str:
+def model_card(report: Report, task: Task, language: Language, config: RoFormerConfig) -> str:
     """The text of a card: how to use the model, its figures, limitations and training.
 
-    is_v2: whether it is a RoFormerV2, which transformers loads incorrectly; opens_elsewhere:
-    whether transformers has a class with all layers of the model.
+    config: of the model; transformers loads a RoFormerV2 incorrectly, and has no class with all
+    layers of some other models.
     """
     return markdown(
         report_templates(report, language),
@@ -221,8 +217,8 @@ def model_card(
         front_matter=yaml.safe_dump(front_matter(report), allow_unicode=True, sort_keys=False),
         file_name=lambda setting: _file_name(report, setting),
         warnings=figures.warnings(report, Translator(language), figures=False),
-        is_v2=is_v2,
-        opens_elsewhere=opens_elsewhere,
+        is_v2=config.is_v2,
+        opens_elsewhere=classifier_opens_in_transformers(config),
     )
 
 
