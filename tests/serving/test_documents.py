@@ -45,7 +45,7 @@ def client(sim, index):
 
 def service(sim, index, **settings):
     settings = {"writable": True, "limits": Limits(max_texts=4), **settings}
-    return open_service(ServeConfig(model=(sim,), index=index, **settings)).app
+    return open_service(ServeConfig(model=(sim,), index=index, **settings))
 
 
 def ids(client, **body):
@@ -186,7 +186,7 @@ def test_only_a_writable_service_changes_documents(sim, index):
 def test_one_of_several_models_has_the_documents(sim, index, finetuned):
     models = (str(finetuned("classification")), sim)
     config = ServeConfig(model=models, names=("labels", "sim"), index=index, writable=True)
-    client = testclient.TestClient(open_service(config).app)
+    client = testclient.TestClient(open_service(config))
     assert client.put("/documents", json={"documents": DOCUMENTS}).json()["total"] == 3
     assert client.delete("/documents/park").status_code == 200
     assert client.delete("/models/sim/documents/a/b").status_code == 200

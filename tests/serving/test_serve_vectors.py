@@ -153,7 +153,7 @@ def test_a_service_orders_by_its_reranker(sim, index, finetuned, running, send):
 
 
 def test_a_sim_model_generates_and_embeds(sim, running, send):
-    with running(open_service(ServeConfig(model=(sim,))).app) as at:
+    with running(open_service(ServeConfig(model=(sim,)))) as at:
         assert send(at, "/health")[1]["model"].startswith("chinese_roformer-sim-char")
         assert send(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
         vectors = send(at, "/embed", {"texts": QUERIES})[1]["vectors"]
