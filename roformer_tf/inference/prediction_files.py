@@ -98,7 +98,8 @@ def check_output(output: str | Path | None, *inputs: str | None, only: Sequence[
     if any(_is_same_file(name, output) for name in inputs if name):
         raise InputError(Message("--output {x} is also the input. Name another file.", x=output))
     suffix = Path(str(output).lower()).suffix
-    if suffix and suffix not in only:
+    # A name without an ending is that of a text.
+    if suffix not in only and (suffix or ".txt" not in only):
         raise InputError(f"--output {output}: name a {', '.join(sorted(only))} file.")
     if suffix == ".xlsx":
         check_packages(str(output), "xlsx", "openpyxl", otherwise="name a .csv file")

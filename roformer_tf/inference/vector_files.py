@@ -51,13 +51,6 @@ class EmbedConfig:
     vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
-    def __post_init__(self) -> None:
-        if not self.output.lower().endswith(FORMATS):
-            raise InputError(
-                f"--output {self.output} has an unknown format. Its name has to end in "
-                f"{' or '.join(FORMATS)}."
-            )
-
 
 def embed_file(config: EmbedConfig) -> None:
     """Write the vectors, and report on stderr.
