@@ -5,11 +5,11 @@ hub reads it.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -67,7 +67,6 @@ def _context(report: Report, language: Language) -> dict[str, Any]:
         "comparison": figures.compare(report),
         "metric": figures.main_metric(report),
         "newest": figures.newest(report),
-        "rows": list(figure_rows(report, _)),
         "task": task,
         "task_name": task_name(task, language),
         "warnings": figures.warnings(report, _),
@@ -131,51 +130,6 @@ def spread(values: Sequence[float | None], metric: Metric) -> str:
     if len(known) < len(values):
         return ABSENT
     return f"{figure(mean(known), metric)} ± {figure(stdev(known), metric)}"
-
-
-class FiguresRow(NamedTuple):
-    """The figures of the model or a baseline on one set of examples."""
-
-    title: str
-    examples: int
-    values: Mapping[str, float | None]
-    intervals: Mapping[str, Sequence[float] | None]
-    # The model's, not a baseline's.
-    ours: bool
-    # On the set that the report is about, not on the validation set next to a test set.
-    main: bool
-
-
-def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
-    """The model, then the baselines, on the set of the report; then the validation set.
-
-    A model with lexical features is followed by the model alone. The last baseline is followed by
-    the teacher, and by the student without it.
-    """
-    reported = report["judged"]
-    sizes = {data["name"]: data["examples"] for data in report["data"]}
-    sizes[f"{reported}_unseen"] = report["leaks"].get("unseen", 0)
-    # With a single baseline its method is named once, below the table.
-    several = report.get("other_baselines", [])
-    baselines = [report["baseline"], *several] if "baseline" in report else []
-    alone = [report["lexical"]] if "lexical" in report else []
-    teacher = [report[name] for name in ("teacher", "without_teacher") if name in report]
-    for source in (report, *alone, *baselines, *teacher):
-        for key in (reported, f"{reported}_unseen"):
-            if key not in source:
-                continue
-            title = figures.set_name(key, _)
-            ours = source is report
-            if not ours:
-                is_named = several or source in teacher
-                method = figures.baseline_name(source, _) if is_named else _("baseline")
-                if source in alone:
-                    method = _("without lexical features")
-                title = _("{name}, {set}", name=method, set=title)
-            yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
-    if reported != "valid":
-        values, ends = report["valid"], report["intervals"]["valid"]
-        yield FiguresRow(figures.set_name("valid", _), sizes["valid"], values, ends, True, False)
 
 
 def task_name(task: type[Task] | Task, language: Language) -> str:
