@@ -297,10 +297,7 @@ def fingerprint(opened: OpenedModel, config: EmbeddingConfig, size: int) -> str:
 
 
 def embedder_of(
-    model: "RoFormerForSentenceSimilarity",
-    name: str,
-    settings: EmbeddingConfig,
-    batch_size: int = BATCH_SIZE,
+    model: "RoFormerForSentenceSimilarity", name: str, settings: EmbeddingConfig, batch_size: int
 ) -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.heads import SentenceEmbedder

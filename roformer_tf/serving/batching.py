@@ -93,12 +93,11 @@ class Batcher(Generic[Item, Result]):
             if len(request.results) == len(request.items):
                 request.future.set_result([request.results[i] for i in range(len(request.items))])
 
-        failure = RuntimeError("the model returned no result for an item")
+        failure = RuntimeError("the batch of the request failed")
         try:
             with self.metrics.batch(len(owners)):
                 self.run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
-            failure = RuntimeError("the batch of the request failed")
             failure.__cause__ = error  # not itself: an InputError here is not the client's
         for request in batch:
             if not request.future.done():

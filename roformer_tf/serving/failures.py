@@ -75,11 +75,7 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
         reason = f"there is no {path} for the model of this service; /docs lists its routes"
     if reason == "There was an error parsing the body":  # of FastAPI, such as GBK's bytes
         reason = "the body cannot be read: send JSON in UTF-8"
-    headers = error.headers
-    if error.status_code == 405:  # the router names the methods of one route; a path may have more
-        documented = request.app.openapi()["paths"].get(own_path(request.scope), {})
-        headers = {"Allow": ", ".join(sorted(documented)).upper()} if documented else headers
-    return error_response(request, error.status_code, reason, headers)
+    return error_response(request, error.status_code, reason, error.headers)
 
 
 async def bad_input(request: Request, error: Exception) -> JSONResponse:

@@ -165,12 +165,6 @@ def test_offsets_have_limits(offset, client):
     assert "offset: Input should be" in response.json()["error"]
 
 
-def test_a_wrong_method_returns_the_allowed_methods(client):
-    for path, methods in (("/documents", "POST, PUT"), ("/documents/park", "DELETE")):
-        response = client.patch(path)
-        assert (response.status_code, response.headers["allow"]) == (405, methods)
-
-
 def test_only_a_writable_service_changes_documents(sim, index):
     client = testclient.TestClient(service(sim, index, writable=False))
     assert client.put("/documents", json={"documents": DOCUMENTS}).status_code == 404

@@ -56,7 +56,9 @@ def sim():
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
     result = RoFormerForSentenceSimilarity(config)
     result.tokenizer = tokenizer
-    return ServedGenerator("sim", result, embedder_of(result, "sim", EmbeddingConfig("pooler", 64)))
+    return ServedGenerator(
+        "sim", result, embedder_of(result, "sim", EmbeddingConfig("pooler", 64), 8)
+    )
 
 
 @pytest.fixture(scope="module")
