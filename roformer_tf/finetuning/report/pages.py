@@ -85,9 +85,9 @@ def report_templates(
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
+        "default_settings": plain(FinetuneConfig(train="", output="")),
         "lexical_choices": CHOSEN,
         "plots": plots,
-        "split_settings": split_settings,
         "share": ACCURACY,  # any metric that is written in per cent
     }
     templates.filters |= functions | {
@@ -102,15 +102,6 @@ def report_templates(
         "unbroken": lambda text: text.replace(", ", ",\u00a0"),  # a figure and its interval
     }
     return templates
-
-
-def split_settings(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that are not the defaults of `finetune`, and the others."""
-    defaults = plain(FinetuneConfig(train="", output=""))
-    changed, usual = dict[str, Any](), dict[str, Any]()
-    for name, value in report["settings"].items():
-        (usual if value == defaults.get(name) else changed)[name] = value
-    return changed, usual
 
 
 def duration(seconds: float, _: Translator) -> str:
