@@ -109,12 +109,10 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
         with pq.ParquetWriter(temporary, schema) as writer:
 
             def write(texts: Sequence[str], vectors: np.ndarray) -> None:
-                columns = [
-                    # a lone surrogate, which JSON may hold, has no UTF-8
-                    pa.array([text.encode(errors="replace").decode() for text in texts]),
-                    pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), embedder.size),
-                ]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                # a lone surrogate, which JSON may hold, has no UTF-8
+                plain = [text.encode(errors="replace").decode() for text in texts]
+                columns = {"text": plain, "vector": list(vectors)}
+                writer.write_table(pa.table(columns, schema))
 
             yield write
 
