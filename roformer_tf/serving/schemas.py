@@ -313,13 +313,6 @@ TextsOrIds: Any = Annotated[
 ]
 
 
-class Usage(BaseModel):
-    """Numbers of tokens that were read."""
-
-    prompt_tokens: int
-    total_tokens: int
-
-
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 _Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
 StopTexts = Annotated[_Stops, BeforeValidator(_listed, json_schema_input_type=StopText | _Stops)]

@@ -21,7 +21,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from roformer_tf.checkpoints.sources import embedding_settings
 from roformer_tf.engines.choice import Choice
@@ -48,7 +48,6 @@ from roformer_tf.serving.schemas import (
     Generations,
     StopTexts,
     TextOrTexts,
-    Usage,
 )
 from roformer_tf.serving.serve_vectors import ServedVectors, add_vectors, vector_queue
 from roformer_tf.serving.settings import GenerationLimits, ServeConfig
@@ -143,14 +142,6 @@ def _add_generate(router: APIRouter, queue: GenerationQueue) -> None:
 # OpenAI's route
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's settings of a stream."""
-
-    model_config = ConfigDict(strict=True)
-
-    include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
-
-
 class CompletionsRequest(CompatibleRequest):
     """OpenAI's request for generated text; what is not supported must have no effect."""
 
@@ -162,7 +153,9 @@ class CompletionsRequest(CompatibleRequest):
     stop: StopTexts | None = Field(None, description="The completion ends before this text.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = Field(
+        None, description="include_usage: send `usage` in the last event."
+    )
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
     echo: Literal[False] | None = Field(None, description="Not supported.")
     logprobs: None = Field(None, description="Not supported.")
@@ -181,10 +174,12 @@ class CompletionChoice(BaseModel):
     finish_reason: Literal["stop", "length"] | None = Field(description="length: max_tokens.")
 
 
-class CompletionUsage(Usage):
+class CompletionUsage(BaseModel):
     """Numbers of tokens that were read and generated."""
 
+    prompt_tokens: int
     completion_tokens: int
+    total_tokens: int
 
 
 class Completions(BaseModel):
@@ -224,7 +219,7 @@ def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
             choices = [_choice(index, x, settings.stop) for index, x in enumerate(texts)]
             return completion.model_copy(update={"choices": choices, "usage": _usage(jobs, texts)})
 
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
         events = _events(completion, settings.stop, with_usage)
         return await respond(request, settings, queue, whole, events)
 

@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Body, HTTPException, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.embed import TextEmbedder
@@ -51,7 +51,6 @@ from roformer_tf.serving.schemas import (
     TeiEmbedRequest,
     TextsOrIds,
     TextVectors,
-    Usage,
 )
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -246,23 +245,6 @@ class EmbeddingsRequest(CompatibleRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-class EmbeddingItem(BaseModel):
-    """A vector of length 1."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Embeddings(BaseModel):
-    """Vectors in the order of the inputs."""
-
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
-    usage: Usage
-
-
 def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
     """Add the route /v1/embeddings."""
     served, batcher, config = queue
@@ -271,7 +253,7 @@ def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
     @router.post(
         "/v1/embeddings",
         summary="Vectors of one text, or several, as at OpenAI",
-        response_model=Embeddings,
+        description="The response is OpenAI's; all vectors have the length 1.",
     )
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[INPUT])]) -> Response:
         _check_inputs(body.input, tokenizer, config)
