@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fastapi import HTTPException
 
@@ -14,7 +14,6 @@ from roformer_tf.serving.settings import Limits
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Other = TypeVar("Other")
 
 # Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
@@ -65,7 +64,7 @@ class Batcher(Generic[Item, Result]):
             results += batch
         return results
 
-    async def call(self, function: Callable[[], Other]) -> Other:
+    async def call(self, function: Callable[[], Any]) -> Any:
         """Call a function that uses the model, in its thread, between two batches."""
         return await asyncio.wrap_future(self._thread.submit(function))
 

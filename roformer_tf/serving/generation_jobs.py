@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     # Of a prompt; paraphrases are `ScoredText`.
     Texts: TypeAlias = Sequence[Continuation | ScoredText]
+    # A chunk of a job's text, or at the end the whole → the events of a stream.
+    Events: TypeAlias = Callable[["GenerationJob", str | Continuation], Iterable[str]]
 
 LIMIT = "a limit of this service"
 # Status in /metrics of a request whose client disconnected; nginx's number.
@@ -166,7 +168,7 @@ async def respond(
     body: GenerateRequest,
     queue: GenerationQueue,
     whole: "Callable[[list[GenerationJob], Sequence[Texts]], Any]",
-    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
+    events: "Events",
 ) -> Any:
     """Generate what a request asks for, and respond in the form of its route.
 
@@ -205,10 +207,7 @@ async def _disconnected(request: Request, results: "asyncio.Future[Any]", cancel
 
 
 def _streamed(
-    request: Request,
-    queue: GenerationQueue,
-    job: GenerationJob,
-    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
+    request: Request, queue: GenerationQueue, job: GenerationJob, events: "Events"
 ) -> StreamingResponse:
     """Queue a job, and send its text as it is generated, in server-sent events."""
     from roformer_tf.models.generation import TextStream

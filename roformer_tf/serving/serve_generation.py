@@ -16,7 +16,7 @@ As at OpenAI, a text of the second route is sampled unless `temperature` is 0, h
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -54,7 +54,7 @@ from roformer_tf.serving.settings import GenerationLimits, ServeConfig
 
 if TYPE_CHECKING:
     from roformer_tf.models.generator import Continuation
-    from roformer_tf.serving.generation_jobs import Texts
+    from roformer_tf.serving.generation_jobs import Events, Texts
 
 TITLE = "文本生成 · Text generation"
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
@@ -276,9 +276,7 @@ def _usage(jobs: Sequence[GenerationJob], results: "Sequence[Continuation]") -> 
     )
 
 
-def _events(
-    completion: Completions, stops: Sequence[str], with_usage: bool
-) -> "Callable[[GenerationJob, str | Continuation], Iterator[str]]":
+def _events(completion: Completions, stops: Sequence[str], with_usage: bool) -> "Events":
     """The events of a stream: the text in chunks, its reason to finish, its usage if wanted."""
     # The whole text as generated, and how many of its characters the client has.
     text, sent = "", 0
