@@ -5,12 +5,12 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from fastapi import HTTPException
 
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.settings import Limits, ServeConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -93,8 +93,9 @@ class Batcher(Generic[Item, Result]):
                 request.future.set_result([request.results[i] for i in range(len(request.items))])
 
         failure = RuntimeError("the batch of the request failed")
+        self.metrics.batch_texts.observe(len(owners))
         try:
-            with self.metrics.batch(len(owners)):
+            with self.metrics.batch_seconds.time():
                 self.run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
             failure.__cause__ = error  # not itself: an InputError here is not the client's
@@ -120,6 +121,14 @@ class Batcher(Generic[Item, Result]):
                 batch.append(request)
                 free -= width
         return batch
+
+
+class ModelQueue(NamedTuple):
+    """A model in service, and the requests that wait for it."""
+
+    served: Any
+    batcher: Batcher[Any, Any]
+    config: ServeConfig
 
 
 @dataclass

@@ -5,9 +5,6 @@ figures into files of that folder, and /metrics of any process adds them up. Pro
 does both.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -41,25 +38,18 @@ class ServiceMetrics:
             "Generated tokens, including those of samples that were not returned.",
             registry=registry,
         )
-        self._batch_texts = Histogram(
+        self.batch_texts = Histogram(
             "roformer_batch_texts",
             "Texts (pairs, triples) in a batch.",
             buckets=TEXTS,
             registry=registry,
         )
-        self._batch_seconds = Histogram(
+        self.batch_seconds = Histogram(
             "roformer_batch_duration_seconds",
             "Seconds that the model took for a batch.",
             buckets=SECONDS,
             registry=registry,
         )
-
-    @contextmanager
-    def batch(self, texts: int) -> Iterator[None]:
-        """Count a batch, and time what runs in this context."""
-        self._batch_texts.observe(texts)
-        with self._batch_seconds.time():
-            yield
 
     def add_to(self, app: FastAPI) -> None:
         """Count the requests of an application, and add its route /metrics."""

@@ -31,10 +31,9 @@ from roformer_tf.inference.generate import nearest_paraphrases, open_generator
 from roformer_tf.inference.opening import open_model
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import ModelRoutes
-from roformer_tf.serving.batching import Batcher
+from roformer_tf.serving.batching import Batcher, ModelQueue
 from roformer_tf.serving.generation_jobs import (
     GenerationJob,
-    GenerationQueue,
     ServedGenerator,
     generation_queue,
     respond,
@@ -112,7 +111,7 @@ def generation_routes(
     return ModelRoutes(served.name, router, health, "generate.js", batchers, served.choice)
 
 
-def _add_generate(router: APIRouter, queue: GenerationQueue) -> None:
+def _add_generate(router: APIRouter, queue: ModelQueue) -> None:
     def whole(jobs: list[GenerationJob], results: "Sequence[Texts]") -> Generations:
         generations = [
             [GeneratedText(text=x.text, score=x.score) for x in texts] for texts in results
@@ -193,7 +192,7 @@ class Completions(BaseModel):
     usage: CompletionUsage | None = None
 
 
-def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
+def add_completions(router: APIRouter, queue: ModelQueue) -> None:
     """Add the route /v1/completions."""
 
     @router.post(

@@ -39,7 +39,7 @@ from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.application import ModelRoutes, check_lengths, check_texts, json_response
-from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.batching import Batcher, Deliver, ModelQueue
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import (
     SAMPLE,
@@ -83,17 +83,7 @@ class VectorQuery(NamedTuple):
     """A condition on the metadata of documents."""
 
 
-class VectorQueue(NamedTuple):
-    """A model of sentence vectors with the texts that wait for it."""
-
-    served: ServedVectors
-    batcher: Batcher[VectorQuery, Any]
-    config: ServeConfig
-
-
-def vector_queue(
-    served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
-) -> VectorQueue:
+def vector_queue(served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig) -> ModelQueue:
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery], deliver: Deliver[Any]) -> None:
@@ -110,7 +100,7 @@ def vector_queue(
             for i, result in zip(chosen, results, strict=True):
                 deliver(i, result)
 
-    return VectorQueue(served, Batcher(run, config.batch_size, config.limits, metrics), config)
+    return ModelQueue(served, Batcher(run, config.batch_size, config.limits, metrics), config)
 
 
 def cut(
@@ -158,7 +148,7 @@ def vector_routes(
     return ModelRoutes(served.name, router, health, "vectors.js", [queue.batcher], choice)
 
 
-def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
+def add_vectors(router: APIRouter, queue: ModelQueue) -> None:
     """Add the routes /embed and /v1/embeddings."""
     add_embeddings(router, queue)
     served, batcher, config = queue
@@ -179,7 +169,7 @@ def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
         return await json_response({"vectors": numbers(vectors)}, config.limits)
 
 
-def _add_search(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_search(router: APIRouter, index: SearchIndex, queue: ModelQueue) -> None:
     _, batcher, config = queue
 
     @router.post(
@@ -209,7 +199,7 @@ def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _add_documents(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_documents(router: APIRouter, index: SearchIndex, queue: ModelQueue) -> None:
     """Add the routes that change the documents of an index."""
     served, batcher, config = queue
     add = partial(writing.add_documents, index.folder, served.embedder)
@@ -245,7 +235,7 @@ class EmbeddingsRequest(CompatibleRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
+def add_embeddings(router: APIRouter, queue: ModelQueue) -> None:
     """Add the route /v1/embeddings."""
     served, batcher, config = queue
     tokenizer = served.embedder.tokenizer
