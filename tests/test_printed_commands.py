@@ -11,6 +11,7 @@ import pytest
 
 from roformer_tf import flags as flag_parsing
 from roformer_tf.cli import COMMANDS, _split, load_settings, main
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import model_card
@@ -147,7 +148,7 @@ def test_commands_in_help_and_messages_are_valid():
 @pytest.mark.parametrize("name", TASKS)
 def test_commands_in_model_cards_are_valid(name):
     run = make_run(name)
-    lines = commands_in(model_card(analyse(run), run.task, "en"))
+    lines = commands_in(model_card(analyse(run), run.task, "en", RoFormerConfig(9, 8, 1, 1, 8)))
     assert len(lines) == 3
     assert not broken(lines)
 

@@ -14,9 +14,7 @@ OUTPUT/train.jsonl     from Python, examples that are in no file; valid.jsonl an
 """
 
 import dataclasses
-import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -24,7 +22,6 @@ from typing import Any, Literal, TypeAlias
 import keras
 import numpy as np
 
-from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import dropout_changes
 from roformer_tf.errors import DivergedError, InputError, check_number
@@ -49,12 +46,11 @@ from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example, labels_of
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.labelled.splits import folds, split_examples
-from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric, scores_text
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, say
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabulary
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.training import run_files
 from roformer_tf.translation import Message, Translator, choose_language, terminal_language
 
@@ -169,11 +165,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     architecture = task.decoding.described_in(search.initial.architecture)
     # With the learning rate and the seed of the training whose model is kept.
     own = report | {"settings": run_files.plain(results.best.trial.config)}
-    card = model_card(
-        *(own, task, language, architecture.is_v2),
-        opens_elsewhere=classifier_opens_in_transformers(architecture),
-    )
-    results.save(card)
+    results.save(model_card(own, task, language, architecture))
     write_report(output, report, language)
     print_summary(output, report)
     for to in config.export:
@@ -396,22 +388,23 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     than `dimensions`.
     """
     dropout = task.objective.dropout if config.dropout is None else config.dropout
-    changes = dropout_changes(dropout)
     if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
             f"pooling is {config.pooling}, but the task {task.name} has "
             f"{' or '.join(task.objective.poolings)}. Give one of these, or remove --pooling."
         )
-    with _without_head_warnings(), OpenedSource(config.checkpoint) as source:
-        pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
-        encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
+    with OpenedSource(config.checkpoint) as source:
+        checkpoint = source.checkpoint()
+        pooling = config.pooling or task.objective.choose_pooling(checkpoint, source)
+        architecture = checkpoint.config.replace(pooling=pooling, **dropout_changes(dropout))
+        kind, arrays = task.objective.source_class(), checkpoint.arrays
+        encoder = kind.from_arrays(architecture, arrays, source.path, None)
+        tokenizer = fitting_tokenizer(source, architecture)
+    tokenizer.segments = architecture.type_vocab_size > 1  # whatever other trainings did
+    tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
     if config.pooling is None and task.separate_texts and len(task.objective.poolings) > 1:
         vectors = DESCRIPTIONS[pooling]
         say("{checkpoint} gives vectors, {vectors}", checkpoint=config.checkpoint, vectors=vectors)
-    if encoder.tokenizer is None:
-        raise InputError(missing_vocabulary(str(config.checkpoint)))
-    encoder.tokenizer.vocabulary_text()  # raises an error if it could not be saved after training
-    architecture = encoder.config
     for size in config.vectors.dimensions:
         check_number("one of --dimensions", size, at_least=1, at_most=architecture.hidden_size)
     if task.generates:
@@ -428,24 +421,9 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     return InitialState(
         architecture,
         {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
-        encoder.tokenizer,
+        tokenizer,
         config.precision,
     )
-
-
-@contextmanager
-def _without_head_warnings() -> Iterator[None]:
-    """No warning that a checkpoint's heads are unused: they are replaced on purpose."""
-
-    def is_other(record: logging.LogRecord) -> bool:
-        return "left unused by" not in record.getMessage()
-
-    logger = logging.getLogger(PretrainedModel.__module__)
-    logger.addFilter(is_other)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_other)
 
 
 def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: InitialState) -> int:

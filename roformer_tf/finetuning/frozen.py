@@ -48,21 +48,22 @@ def fit_head(
     regularisation has the lowest cross-entropy in this cross-validation. Returns its logits (N, C)
     float64, those of each example from a head that was fitted to the other folds.
     """
-    vectors = _vectors(model, encoded)
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import cross_val_predict
+
+    vectors, numbers = _vectors(model, encoded), np.arange(len(targets))
     mean, deviation = vectors.mean(axis=0), vectors.std(axis=0) + 1e-6
-    features = (vectors - mean) / deviation
-    best, lowest, chosen = np.empty(0), np.inf, 0.0
+    data = (vectors - mean) / deviation, targets
+    splits = [(np.setdiff1d(numbers, fold), fold) for fold in folds]
+    # Logarithms of probabilities are logits, too, whose cross-entropy is that of the label alone.
+    best, lowest, chosen = np.empty(0), np.inf, LogisticRegression()
     for strength in STRENGTHS:
-        logits = np.empty((len(targets), model.config.num_labels))
-        for fold in folds:
-            rest = np.setdiff1d(np.arange(len(targets)), fold)
-            weights, bias = _logistic(features[rest], targets[rest], strength)
-            logits[fold] = features[fold] @ weights + bias
-        # Cross-entropy: the log of the sum of exponentials, minus the logit of the label.
-        loss = np.mean(np.logaddexp.reduce(logits, 1) - logits[np.arange(len(targets)), targets])
+        regression = LogisticRegression(C=strength, max_iter=1000)
+        logits = cross_val_predict(regression, *data, cv=splits, method="predict_log_proba")
+        loss = -logits[numbers, targets].mean()
         if loss < lowest:
-            best, lowest, chosen = logits, loss, strength
-    weights, bias = _logistic(features, targets, chosen)
+            best, lowest, chosen = logits, loss, regression
+    weights, bias = _coefficients(chosen.fit(*data))
     # The head reads vectors as they are: (v − m) / d · W + b = v · (W / d) + b − m · (W / d).
     weights = weights / deviation[:, None]
     _store(model.classifier, weights, bias - mean @ weights)
@@ -88,14 +89,9 @@ def _vectors(model: Any, encoded: EncodedTexts) -> np.ndarray:
     return np.stack(mean_of_rows(rows, encoded)).astype(np.float64)
 
 
-def _logistic(
-    features: np.ndarray, targets: np.ndarray, strength: float
-) -> tuple[np.ndarray, np.ndarray]:
+def _coefficients(regression: Any) -> tuple[np.ndarray, np.ndarray]:
     """Weights (H, C) and bias (C,) of a softmax regression, whose logits have the mean 0."""
-    from sklearn.linear_model import LogisticRegression
-
-    model = LogisticRegression(C=strength, max_iter=1000).fit(features, targets)
-    weights, bias = model.coef_.T, model.intercept_
+    weights, bias = regression.coef_.T, regression.intercept_
     if weights.shape[1] == 1:  # of two labels: the logit of the second, minus that of the first
         weights, bias = np.hstack([-weights, weights]) / 2, np.stack([-bias[0], bias[0]]) / 2
     return weights, bias

@@ -23,7 +23,7 @@ from roformer_tf.labelled.reading import GOLD
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.search.keywords import BM25, TfIdfSearch, scores_of
-from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import scores_text
 from roformer_tf.tasks.tfidf import fit_tfidf
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
@@ -275,41 +275,36 @@ class Results:
 
 
 def search_baselines(
-    task: Task, valid: Sequence[Example], test: Sequence[Example], tokenizer: RoFormerTokenizer
+    task: Any, valid: Sequence[Example], test: Sequence[Example], tokenizer: RoFormerTokenizer
 ) -> list[tuple[Message, list[Prediction]]]:
     """The name of each method, and its predictions for `test` in the form of the model's.
 
     If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
     """
+
+    def predicted(examples: Sequence[Example], method: Any) -> list[Prediction]:
+        """Search among the other texts of the examples by their first ones."""
+        encoded = task.labelling.encode(examples, tokenizer)
+        assert isinstance(encoded, EncodedSides)
+        different = DifferentTexts(encoded)
+        # Texts come example by example, `sides` of each: the queries are every first one.
+        spelled = task.labelling.evaluated_texts(examples, tokenizer)
+        sides = len(spelled) // len(examples)
+        # The index of each different text in `spelled`.
+        rows = different.examples * sides + different.sides
+        index = method([spelled[row] for row in rows.tolist()])
+        return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
+
     baselines = []
     for name, method in METHODS.items():
-        predictions = _search_predictions(task, test, tokenizer, method)
+        predictions = predicted(test, method)
         if isinstance(task, ScoredPairs) and task.is_binary:
-            on_valid = _search_predictions(task, valid, tokenizer, method)
+            on_valid = predicted(valid, method)
             # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
             chosen = task.decoding.with_choices(labels_of(valid), on_valid)
             predictions = [chosen.decoding.shifted(x, 0, task) for x in predictions]
         baselines.append((name, predictions))
     return baselines
-
-
-def _search_predictions(
-    task: Any,
-    examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
-    method: type[BM25] | type[TfIdfSearch],
-) -> list[Prediction]:
-    """Search among the other texts of the examples by their first ones."""
-    encoded = task.labelling.encode(examples, tokenizer)
-    assert isinstance(encoded, EncodedSides)
-    different = DifferentTexts(encoded)
-    # Texts come example by example, `sides` of each: the queries are every first one.
-    spelled = task.labelling.evaluated_texts(examples, tokenizer)
-    sides = len(spelled) // len(examples)
-    # The index of each different text in `spelled`.
-    rows = different.examples * sides + different.sides
-    index = method([spelled[row] for row in rows.tolist()])
-    return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
 
 
 def print_summary(output: Path, report: Mapping[str, Any]) -> None:

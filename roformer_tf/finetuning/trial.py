@@ -34,7 +34,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
-from roformer_tf.tasks.losses import COLUMNS, VectorConfig
+from roformer_tf.tasks.losses import COLUMNS
 from roformer_tf.tasks.metrics import Metric, Scores, scores_text
 from roformer_tf.tasks.tfidf import FittedTfIdf
 from roformer_tf.terminal import say
@@ -230,11 +230,6 @@ class _TrialEvents:
         folder = self.trial.folder / CHECKPOINTS
         save_checkpoint(folder, step, self.data_id, self.trained, keep=1)
 
-    def save_within_epoch(self, step: int) -> None:
-        """Save a checkpoint, except at the end of an epoch: there `evaluate` does it."""
-        if step % self.epoch_steps:
-            self.save(step)
-
     def stop_if_done(self) -> bool:
         """Stop the training if none of the last `patience` evaluations was better; 0 for never."""
         goodness, patience = self._goodness(), self.trial.config.patience
@@ -284,7 +279,7 @@ def fit(trial: Trial, initial: InitialState, task: Task, data_id: str, valid: En
     model, trained = begin_training(initial, task, config, trial.train, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
-    data = complete_data(data, model, config.vectors, trial.teacher)
+    data = complete_data(data, model, trial)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
     with (
         metrics_file(folder / METRICS_FILE, resumed_at=start, board="training") as write_line,
@@ -318,26 +313,22 @@ def fit(trial: Trial, initial: InitialState, task: Task, data_id: str, valid: En
             callbacks=[
                 log,
                 PeriodicCallback(events.evaluate, every=epoch_steps, log=log),
-                PeriodicCallback(events.save_within_epoch, every=config.save_every, log=log),
+                PeriodicCallback(events.save, every=config.save_every, log=log),
             ],
             verbose=0,
         )
 
 
-def complete_data(
-    data: TrainingData,
-    model: PretrainedModel,
-    vectors: VectorConfig,
-    teacher: Callable[[Sequence[str]], np.ndarray] | None = None,
-) -> TrainingData:
+def complete_data(data: TrainingData, model: PretrainedModel, trial: Trial) -> TrainingData:
     """The data with hard negatives of the model or vectors of a teacher, if configured."""
+    vectors = trial.config.vectors
     if isinstance(data, SideBatches) and data.positives and vectors.micro_batches == 1:
         # Examples of different micro-batches could not share the encoding of a text.
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives)
-    if teacher and isinstance(data, ParaphraseBatches):
-        data.teacher = teacher(data.spelled)
+    if trial.teacher and isinstance(data, ParaphraseBatches):
+        data.teacher = trial.teacher(data.spelled)
     return data
 
 

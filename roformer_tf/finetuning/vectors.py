@@ -3,7 +3,8 @@
 Vectors of a batch depend on each other only in the loss. So a batch that is larger than memory is
 encoded twice (gradient caching, arXiv 2101.06983). The first time gives its vectors, and the loss
 the gradient of each. The second time, with the same dropout, carries these to the weights. The
-result is the gradient of the whole batch.
+result is the gradient of the whole batch. JAX does that by itself, if it is to recompute a part of
+the model.
 """
 
 from collections.abc import Mapping
@@ -80,6 +81,11 @@ class VectorTraining(BatchTraining):
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Encode the sides, each separately."""
+        if training and self.micro_batches > 1 and keras.backend.backend() == "jax":
+            return self._jax_vectors(inputs)
+        return self._vectors(inputs, training)
+
+    def _vectors(self, inputs: Mapping[str, Tensor], training: bool | None) -> Tensor:
         # Each side has its own length: padded together, short texts would cost as much as long.
         sides = []
         for name in sorted(name for name in inputs if name.startswith("side_")):
@@ -95,13 +101,33 @@ class VectorTraining(BatchTraining):
         count = ops.shape(token_ids)[0]
         return ops.reshape(vectors, (count, -1, self.config.hidden_size))
 
+    def _jax_vectors(self, inputs: Mapping[str, Tensor]) -> Tensor:
+        """The vectors in training, one micro-batch after the other; gradients encode each again."""
+        import jax
+
+        weights = [(variable, variable.value) for variable in self.trainable_variables]
+        random = self.non_trainable_variables
+
+        @jax.checkpoint  # keeps only the random states, so both times have the same dropout
+        def encode(states: Any, chunk: Any) -> tuple[Any, Any]:
+            with keras.StatelessScope([*weights, *zip(random, states, strict=True)]) as scope:
+                vectors = self._vectors(chunk, training=True)
+            return [scope.get_current_value(variable) for variable in random], vectors
+
+        states, vectors = jax.lax.scan(
+            encode,
+            [variable.value for variable in random],
+            micro_batches(dict(inputs), self.micro_batches),
+        )
+        for variable, state in zip(random, states, strict=True):
+            variable.assign(state)
+        return _joined(vectors)
+
     def train_step(self, *arguments: Any) -> Any:
-        """Take a step: of (data,) on TensorFlow, of (state, data) on JAX."""
-        if self.micro_batches == 1:
-            return super().train_step(*arguments)
-        if keras.backend.backend() == "tensorflow":
+        """Take a step; on JAX it is Keras' own, in which `call` encodes micro-batches."""
+        if self.micro_batches > 1 and keras.backend.backend() == "tensorflow":
             return self._tensorflow_step(*arguments)
-        return self._jax_step(*arguments)
+        return super().train_step(*arguments)
 
     def _tensorflow_step(self, data: Any) -> dict[str, Any]:
         import tensorflow as tf
@@ -140,53 +166,6 @@ class VectorTraining(BatchTraining):
         self.optimizer.apply(gradients, variables)
         self.metrics[0].update_state(loss)
         return self.compute_metrics(x, y, vectors, weights)
-
-    def _jax_step(self, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
-        import jax
-
-        weights, random_states, slots, metrics = state
-        x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        chunks = micro_batches(x, self.micro_batches)
-
-        def encode(states: Any, chunk: Any) -> tuple[Any, Any]:
-            vectors, states = self.stateless_call(weights, states, chunk, training=True)
-            return states, vectors
-
-        # First pass, without gradients: only the vectors are kept.
-        states_after, chunk_vectors = jax.lax.scan(encode, random_states, chunks)
-        vectors = _joined(chunk_vectors)
-
-        def loss_of(weights: Any, vectors: Any) -> Any:
-            targets = {"x": x, "y": y, "y_pred": vectors, "sample_weight": sample_weight}
-            loss, _ = self.stateless_compute_loss(
-                weights, random_states, metrics, **targets, training=True
-            )
-            return loss
-
-        # Only a classifier has a gradient from the loss itself; of other weights it is 0 here.
-        gradient = jax.value_and_grad(loss_of, argnums=(0, 1))
-        loss, (of_weights, of_vectors) = gradient(weights, vectors)
-
-        def add(carried: Any, chunk: Any) -> tuple[Any, None]:
-            sums, states = carried
-            rows, of_rows = chunk
-            outputs, pull, states = jax.vjp(
-                lambda weights: self.stateless_call(weights, states, rows, training=True),
-                weights,
-                has_aux=True,
-            )
-            # `pull` needs the dtype of the output, which may be lower than that of the loss.
-            (gradients,) = pull(of_rows.astype(outputs.dtype))
-            return ([a + b for a, b in zip(sums, gradients, strict=True)], states), None
-
-        # Second pass, from the random states of the first: with the same dropout.
-        both = (chunks, micro_batches(of_vectors, self.micro_batches))
-        (gradients, _), _ = jax.lax.scan(add, (of_weights, random_states), both)
-        new_weights, new_slots = self.optimizer.stateless_apply(slots, gradients, weights)
-        tracker = self.metrics[0]
-        metrics = tracker.stateless_update_state(metrics, loss)
-        logs = {tracker.name: tracker.stateless_result(metrics)}
-        return logs, (new_weights, states_after, new_slots, metrics)
 
 
 def _joined(chunks: Tensor) -> Tensor:

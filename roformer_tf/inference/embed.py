@@ -235,9 +235,8 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder
     hint = f"the size of the vectors of {opened.name}"
     check_number("dimensions", dimensions, at_least=1, at_most=hidden, hint=hint)
     tokenizer, choice = opened.tokenizer, opened.choice()
-    needed, changes = _parts(config.pooling), opened.vector_changes(config.pooling)
-    name = "RoFormerForSentenceEmbedding"
-    pooled = opened.model("pooled", name, choice, *needed, changes=changes)
+    changes = opened.vector_changes(config.pooling)
+    pooled = opened.model("pooled", "RoFormerForSentenceEmbedding", choice, changes)
     mark = fingerprint(opened, config, dimensions or hidden)
     return TextEmbedder(
         opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice, opened.batch_size
@@ -273,9 +272,10 @@ def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
 def fingerprint(opened: OpenedModel, config: EmbeddingConfig, size: int) -> str:
     """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
     checkpoint, tokenizer = opened.checkpoint, opened.tokenizer
-    # Only the parts that the pooling uses: a head that is trained later changes no vector.
     digest = hashlib.blake2b(digest_size=16)
-    arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
+    # Only the parts that the pooling uses: a head that is trained later changes no vector.
+    parts = ("encoder", "pooler") if config.pooling == "pooler" else ("encoder",)
+    arrays = checkpoint.arrays.of_parts(*parts)
     # In float32, so that a checkpoint has one fingerprint whatever its dtype and layout.
     for name in sorted(arrays):
         digest.update(name.encode())
@@ -296,16 +296,8 @@ def fingerprint(opened: OpenedModel, config: EmbeddingConfig, size: int) -> str:
     return digest.hexdigest()
 
 
-def _parts(pooling: Pooling) -> tuple[str, ...]:
-    """The parts of a checkpoint that a pooling needs."""
-    return ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
-
-
 def embedder_of(
-    model: "RoFormerForSentenceSimilarity",
-    name: str,
-    settings: EmbeddingConfig,
-    batch_size: int = BATCH_SIZE,
+    model: "RoFormerForSentenceSimilarity", name: str, settings: EmbeddingConfig, batch_size: int
 ) -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
     from roformer_tf.models.heads import SentenceEmbedder

@@ -82,7 +82,7 @@ class MaskedModel(NamedTuple):
         """Use an opened checkpoint as a masked language model, whatever it was trained for."""
         tokenizer, choice = opened.tokenizer, opened.choice()
         changes = {"attention_type": "bidirectional"}
-        model = opened.model("masked", "RoFormerForMaskedLM", choice, changes=changes)
+        model = opened.model("masked", "RoFormerForMaskedLM", choice, changes)
         return cls(model, tokenizer, choice, opened.batch_size)
 
 

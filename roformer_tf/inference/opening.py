@@ -229,14 +229,10 @@ class OpenedModel:
             import_quickly("roformer_tf.models.heads")
         return chosen
 
-    def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":
-        """Build a Keras model of the arrays.
-
-        needed: the parts to read, all by default. changes: of the configuration.
-        """
-        config, arrays = self.checkpoint.config.replace(**changes), self.checkpoint.arrays
-        arrays = arrays.of_parts(*needed) if needed else arrays
-        model = kind.from_arrays(config, arrays, self.files.path, dtype)
+    def keras_model(self, kind: "type[Model]", dtype: str, **changes: Any) -> "Model":
+        """Build a Keras model of the arrays. changes: of the configuration."""
+        config = self.checkpoint.config.replace(**changes)
+        model = kind.from_arrays(config, self.checkpoint.arrays, self.files.path, dtype)
         model.tokenizer = self.tokenizer
         return model
 
@@ -245,17 +241,15 @@ class OpenedModel:
         config = self.checkpoint.config.replace(**changes)
         return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
 
-    def model(
-        self, part: str, name: str, choice: Choice, *needed: str, changes: Mapping[str, Any]
-    ) -> Any:
+    def model(self, part: str, name: str, choice: Choice, changes: Mapping[str, Any]) -> Any:
         """A graph of a part of the network, or the Keras model of this name in `models.heads`.
 
-        needed: the parts that the Keras model reads. changes: of the configuration.
+        changes: of the configuration.
         """
         if choice.engine == "keras":
             from roformer_tf.models import heads
 
-            return self.keras_model(getattr(heads, name), choice.precision, *needed, **changes)
+            return self.keras_model(getattr(heads, name), choice.precision, **changes)
         if self.shared is not None:
             # One of several server processes maps the graph that the first one has written.
             return onnx_session(self.shared, self.threads)
@@ -319,7 +313,7 @@ class OpenedModel:
             )
         part = task.decoding.graph_part
         changes = {"attention_type": self.vector_attention} if part == "pooled" else {}
-        model = self.model(part, task.objective.model_name, choice, changes=changes)
+        model = self.model(part, task.objective.model_name, choice, changes)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
         content = self.files.read(LEXICAL_FILE)

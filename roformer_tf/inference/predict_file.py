@@ -133,7 +133,6 @@ def predict_file(config: PredictConfig) -> None:
             predictions = finetuned.predict(good, encoded)
             for row in table.rows_of(chunk, predictions, encoded.cut(table.limit).tolist()):
                 out.write(row)
-            out.flush()
             bar.update(len(chunk))
         # Raised within the context, so that no file is left.
         if 0 < table.count == table.skipped.count():

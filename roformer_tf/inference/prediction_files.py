@@ -77,8 +77,6 @@ class PredictionFile:
 
     write: Callable[[Mapping[str, Any]], Any]
     """Writes a row, by column."""
-    flush: Callable[[], Any] = lambda: None
-    """Writes what is buffered, for readers of an unfinished file."""
     changed: Counter[str] = field(default_factory=Counter)
     """How many cells had to be changed, by the note about them."""
 
@@ -100,7 +98,8 @@ def check_output(output: str | Path | None, *inputs: str | None, only: Sequence[
     if any(_is_same_file(name, output) for name in inputs if name):
         raise InputError(Message("--output {x} is also the input. Name another file.", x=output))
     suffix = Path(str(output).lower()).suffix
-    if suffix and suffix not in only:
+    # A name without an ending is that of a text.
+    if suffix not in only and (suffix or ".txt" not in only):
         raise InputError(f"--output {output}: name a {', '.join(sorted(only))} file.")
     if suffix == ".xlsx":
         check_packages(str(output), "xlsx", "openpyxl", otherwise="name a .csv file")
@@ -117,12 +116,11 @@ def _is_same_file(name: str, output: str | Path) -> bool:
 def prediction_file(output: str, names: Sequence[str], task: Task) -> Iterator[PredictionFile]:
     """A file with a header that is written whole or not at all; "-" is the standard output.
 
-    Its name gives the format: .jsonl, .csv, .xlsx, else a TSV. Raises InputError where it cannot be
-    written, or is full.
+    Its name gives the format: .jsonl, .csv, .xlsx, else a TSV. Raises InputError for too many rows.
     """
     kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":
-        with _written(output) as temporary, _sheet(temporary, names, between) as sheet:
+        with temporary_file(output) as temporary, _sheet(temporary, names, between) as sheet:
             yield sheet
         return
     # Excel recognizes UTF-8 by its mark.
@@ -131,13 +129,11 @@ def prediction_file(output: str, names: Sequence[str], task: Task) -> Iterator[P
             yield _csv(out, names, between)
         elif kind == ".jsonl":
             yield PredictionFile(
-                lambda cells: out.write(json.dumps(cells, ensure_ascii=False) + "\n"), out.flush
+                lambda cells: out.write(json.dumps(cells, ensure_ascii=False) + "\n")
             )
         else:
             out.write(tsv_line(names))
-            yield PredictionFile(
-                lambda cells: out.write(tsv_line(cells.values(), between)), out.flush
-            )
+            yield PredictionFile(lambda cells: out.write(tsv_line(cells.values(), between)))
 
 
 def _csv(out: TextIO, names: Sequence[str], between: str) -> PredictionFile:
@@ -159,7 +155,7 @@ def _csv(out: TextIO, names: Sequence[str], between: str) -> PredictionFile:
         writer.writerow([safe(_value(cell, between)) for cell in cells])
 
     write(names)
-    return PredictionFile(lambda cells: write(cells.values()), out.flush, changed)
+    return PredictionFile(lambda cells: write(cells.values()), changed)
 
 
 @contextmanager
@@ -200,7 +196,7 @@ def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[Predictio
 
     write(names)
     try:
-        yield PredictionFile(lambda cells: write(cells.values()), changed=changed)
+        yield PredictionFile(lambda cells: write(cells.values()), changed)
         book.save(path)
     finally:  # openpyxl would print an error when a file that is given up is collected
         if not sheet.closed:
@@ -233,33 +229,16 @@ def _width(text: str) -> int:
 def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
     """A text file that is written whole or not at all; "-" is the standard output.
 
-    A lone surrogate, which JSON may hold, is written as its escape. Raises InputError where the
-    file cannot be written.
+    A lone surrogate, which JSON may hold, is written as its escape.
     """
     # newline "": line breaks are written as they are, also on Windows; the csv module writes its
     # own.
     text: Any = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
-    if output == STANDARD and not hasattr(sys.stdout, "buffer"):  # a notebook's
-        yield sys.stdout
-    elif output == STANDARD:
-        # What was printed before must come first: the wrapper below has a buffer of its own.
-        sys.stdout.flush()
-        out = io.TextIOWrapper(sys.stdout.buffer, **text)
-        try:
-            with until_pipe_closes():
-                yield out
-                out.flush()
-        finally:
-            out.detach()  # closing it would close the standard output
+    if output == STANDARD:
+        if isinstance(sys.stdout, io.TextIOWrapper):  # not a notebook's
+            sys.stdout.reconfigure(**text)
+        with until_pipe_closes():
+            yield sys.stdout
     else:
-        with _written(output) as temporary, temporary.open("w", **text) as out:
+        with temporary_file(output) as temporary, temporary.open("w", **text) as out:
             yield out
-
-
-@contextmanager
-def _written(output: str) -> Iterator[Path]:
-    try:
-        with temporary_file(output) as temporary:
-            yield temporary
-    except OSError as error:
-        raise InputError(f"cannot write {output}: {error.strerror}. Name another file.") from None

@@ -27,6 +27,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
@@ -46,7 +47,6 @@ Prediction: TypeAlias = dict[str, Any]
 Texts: TypeAlias = tuple[str, ...]
 
 TOP_TOKENS = 5  # of each [MASK]
-MAX_SHOWN = 60  # characters of a bad text in an error
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class Predictor:
         listed = _listed(texts)
         if not isinstance(listed, tuple):
             raise InputError(
-                f"the texts are {_shown(texts)}, but must be one text or a list of texts. Give "
+                f"the texts are {shortened(texts)}, but must be one text or a list of texts. Give "
                 f"{self._example}, or several of them in a list."
             )
         examples = [(text,) if isinstance(text, str) else _listed(text) for text in listed]
@@ -112,18 +112,18 @@ class Predictor:
     def _problem(self, example: Any) -> str:
         """What is wrong with an example; "" if nothing."""
         if not isinstance(example, tuple):
-            return f"is {_shown(example)}"
+            return f"is {shortened(example)}"
         if len(example) not in self.text_counts:
-            return f"is {_shown(example[0] if len(example) == 1 else example)}"
+            return f"is {shortened(example[0] if len(example) == 1 else example)}"
         texts = list(example)
         if self.lists_texts:
             listed = _listed(texts.pop())
             if not isinstance(listed, tuple) or not listed:
-                return f"holds {_shown(listed)} instead of a list of texts"
+                return f"holds {shortened(listed)} instead of a list of texts"
             texts += listed
         for text in texts:
             if not isinstance(text, str):
-                return f"holds {_shown(text)}"
+                return f"holds {shortened(text)}"
         return "" if all(map(str.strip, texts)) else "is blank"
 
     @property
@@ -272,9 +272,3 @@ def _listed(value: Any) -> Any:
         return value
     is_list = isinstance(value, Iterable) and getattr(value, "ndim", 1) > 0
     return tuple(value) if is_list else value
-
-
-def _shown(value: Any) -> str:
-    """A bad value, cut to the length that an error has room for."""
-    text = repr(value)
-    return text if len(text) <= MAX_SHOWN else f"{text[: MAX_SHOWN - 1]}…"

@@ -51,13 +51,6 @@ class EmbedConfig:
     vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
-    def __post_init__(self) -> None:
-        if not self.output.lower().endswith(FORMATS):
-            raise InputError(
-                f"--output {self.output} has an unknown format. Its name has to end in "
-                f"{' or '.join(FORMATS)}."
-            )
-
 
 def embed_file(config: EmbedConfig) -> None:
     """Write the vectors, and report on stderr.
@@ -116,12 +109,10 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
         with pq.ParquetWriter(temporary, schema) as writer:
 
             def write(texts: Sequence[str], vectors: np.ndarray) -> None:
-                columns = [
-                    # a lone surrogate, which JSON may hold, has no UTF-8
-                    pa.array([text.encode(errors="replace").decode() for text in texts]),
-                    pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), embedder.size),
-                ]
-                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+                # a lone surrogate, which JSON may hold, has no UTF-8
+                plain = [text.encode(errors="replace").decode() for text in texts]
+                columns = {"text": plain, "vector": list(vectors)}
+                writer.write_table(pa.table(columns, schema))
 
             yield write
 

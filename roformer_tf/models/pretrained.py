@@ -120,6 +120,7 @@ class PretrainedModel(keras.Model):
             check_choice("dtype", getattr(dtype, "name", dtype), FLOATS)
         checkpoint = source.checkpoint(**overrides)
         model = cls.from_arrays(checkpoint.config, checkpoint.arrays, source.path, dtype)
+        model._warn_of_unused(checkpoint.arrays, source.path)
         model.tokenizer = find_tokenizer(source, checkpoint.config)
         if model.tokenizer is not None:  # a training uses all segments, whatever others did
             model.tokenizer.segments = checkpoint.config.type_vocab_size > 1
@@ -263,12 +264,17 @@ class PretrainedModel(keras.Model):
             )
         if new := sorted(needed - stored):
             logger.warning("%s holds no %s: its weights are new.", source, ", ".join(new))
-        extra = {n for n in arrays if n not in variables and n.split("/")[0] in needed}
-        if unused := sorted((stored - needed) | extra):
+        return {name: variable for name, variable in variables.items() if name in arrays}
+
+    def _warn_of_unused(self, names: Iterable[str], source: Path) -> None:
+        """Warn of parts that this class does not have, and of single weights of the others."""
+        variables = self.named_variables()
+        parts = {name.split("/")[0] for name in variables}
+        rest = {name: name.split("/")[0] for name in names if name not in variables}
+        if unused := sorted({name if part in parts else part for name, part in rest.items()}):
             logger.warning(
                 "%s: %s left unused by %s.", source, ", ".join(unused), type(self).__name__
             )
-        return {name: variable for name, variable in variables.items() if name in arrays}
 
     def save(self, filepath: Any, *arguments: Any, **settings: Any) -> None:
         """Write a `.keras` file, as Keras does. Raises InputError as `get_config`."""

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import LONGEST, Budget, UnreadableError, check_row
+from roformer_tf.readers.streams import LONGEST, Budget, UnreadableError
 
 # Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
@@ -52,8 +52,7 @@ def parquet_records(source: Any, columns: list[str] | None = None) -> ColumnsAnd
         file = ParquetFile(source, metadata=plain.metadata, read_dictionary=texts)
         batches = file.iter_batches(batch_size=_ROWS_READ, columns=columns)
     schema = plain.schema_arrow
-    rows = _records(batches, budget, class_names(schema))
-    return tuple(schema.names), _reporting("Parquet", rows)
+    return tuple(schema.names), _records("Parquet", batches, budget, class_names(schema))
 
 
 def arrow_records(sources: Sequence[Any]) -> ColumnsAndRows:
@@ -68,8 +67,7 @@ def arrow_records(sources: Sequence[Any]) -> ColumnsAndRows:
 
         schema = pa.ipc.open_stream(_start_of_stream(sources[0])).schema
     batches = chain.from_iterable(map(_arrow_batches, sources))
-    rows = _records(batches, budget, class_names(schema))
-    return tuple(schema.names), _reporting("Arrow", rows)
+    return tuple(schema.names), _records("Arrow", batches, budget, class_names(schema))
 
 
 def class_names(schema: Any) -> dict[str, Any]:
@@ -84,12 +82,14 @@ def class_names(schema: Any) -> dict[str, Any]:
         return {}  # no metadata, or those of another program
 
 
-def _records(batches: Iterable[Any], budget: Budget, names: dict[str, Any]) -> Iterator[Record]:
-    """The rows of batches. `names`: as in `class_names`."""
+def _records(
+    kind: str, batches: Iterable[Any], budget: Budget, names: dict[str, Any]
+) -> Iterator[Record]:
+    """The rows of batches. `names`: as in `class_names`. Raises UnreadableError at damaged ones."""
     number = 0
-    for batch in batches:
-        for start in range(0, len(batch), _ROWS_DECODED):
-            for part in _parts(batch.slice(start, _ROWS_DECODED), budget, number):
+    with _report_damage(kind):
+        for batch in batches:
+            for part in _parts(batch, budget, number):
                 for cells in part.to_pylist():
                     for column in names.keys() & cells.keys():
                         cells[column] = class_name(cells[column], names[column])
@@ -116,18 +116,17 @@ def class_name(value: Any, feature: Any) -> Any:
 
 
 def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
-    """Split a batch until no part is larger than a row may be, and decode its texts."""
+    """Split a batch until no part has many rows or is larger than a row may be; decode texts."""
     import pyarrow as pa
 
     # Of single rows the size is exact enough; of many it may be too high, and halving refines it.
     size = sum(map(_size, batch.columns))
-    if size > LONGEST and len(batch) > 1:
+    if len(batch) > _ROWS_DECODED or (size > LONGEST and len(batch) > 1):
         half = len(batch) // 2
         yield from _parts(batch.slice(0, half), budget, before)
         yield from _parts(batch.slice(half), budget, before + half)
         return
-    check_row(before + 1, size)
-    budget.take(size)
+    budget.take_row(before + 1, size)
     columns = [  # decoded texts become objects faster; pyarrow cannot decode all other types
         column.dictionary_decode()
         if pa.types.is_dictionary(column.type) and _is_binary(column.type.value_type)
@@ -202,16 +201,10 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def _report_damage(what: str) -> Iterator[None]:
+def _report_damage(kind: str) -> Iterator[None]:
     from pyarrow import ArrowException
 
     try:
         yield
     except (OSError, ArrowException):
-        raise UnreadableError(f"is no {what} file, or damaged. Write it again") from None
-
-
-def _reporting(what: str, rows: Iterator[Record]) -> Iterator[Record]:
-    """The rows. Raises UnreadableError where they are damaged."""
-    with _report_damage(what):
-        yield from rows
+        raise UnreadableError(f"is no {kind} file, or damaged. Write it again") from None

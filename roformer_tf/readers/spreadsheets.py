@@ -11,17 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import (
-    PIECE,
-    Budget,
-    check_row,
-    naming,
-    opened_as_stored,
-)
+from roformer_tf.readers.streams import PIECE, Budget, naming, opened_as_stored
 
 if TYPE_CHECKING:
     from openpyxl.worksheet.cell_range import CellRange
@@ -37,20 +31,11 @@ class UncomputedFormula(str):
     """
 
 
-class Sheet(NamedTuple):
-    """A sheet of a file."""
-
-    name: str
-    """The name, if the file has several sheets; else ""."""
-    records: Iterator[Record]
-    """Its rows that are not blank."""
-    merged: int
-    """Number of merged ranges of several rows, whose value each row gets."""
-
-
-def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
+def open_sheet(path: str | Path, sheet: str | None = None) -> tuple[str, Iterator[Record], int]:
     """Open a sheet; None is the first one that is visible and not empty.
 
+    Returns its name, "" if the file has no other; its rows that are not blank; and the number of
+    merged ranges of several rows, whose value each row gets.
     All rows have at least as many cells as the first. Raises InputError for a file that is
     encrypted, damaged or too large when unpacked, for a missing sheet, and without openpyxl.
     """
@@ -89,7 +74,7 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
         )
     merged = _merged(raw, sheet)
     name = sheet if len(sheets) > 1 else ""
-    return Sheet(name, records(sheet, merged), len(merged))
+    return name, records(sheet, merged), len(merged)
 
 
 def _check(raw: BinaryIO, path: str | Path) -> bool:
@@ -203,9 +188,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
         if not is_filled(cells):
             continue
         with naming(path):
-            size = sum(map(len, cells))
-            check_row(number, size)
-            budget.take(size)
+            budget.take_row(number, sum(map(len, cells)))
         # Blank rows are reported with their numbers; the first filled row defines the width.
         width = width or len(cells)
         yield from (Record(blank, []) for blank in range(last + 1, number))

@@ -54,6 +54,14 @@ class Budget:
         self._unpacked += size
         self.check(self._unpacked)
 
+    def take_row(self, number: int, size: int) -> None:
+        """Count a row. Raises UnreadableError as `take`, and if its cells are too large."""
+        if size > LONGEST:
+            raise UnreadableError(
+                f"has more than {LONGEST >> 20} MiB in row {number:,}. Split its text"
+            )
+        self.take(size)
+
     def check(self, unpacked: int) -> None:
         """Raise UnreadableError if a file of this size may not unpack to this many bytes."""
         # The ratio alone would refuse small files: one line of zeros compresses a thousandfold.
@@ -63,14 +71,6 @@ class Budget:
                 f"has {self.packed / 1e6:,.2f} MB, but unpacks to more than {ratio:,.0f} times as "
                 "much, which is not read. If you trust it, write it uncompressed, as .jsonl or .txt"
             )
-
-
-def check_row(number: int, size: int) -> None:
-    """Raise UnreadableError for a row whose cells are too large."""
-    if size > LONGEST:
-        raise UnreadableError(
-            f"has more than {LONGEST >> 20} MiB in row {number:,}. Split its text"
-        )
 
 
 def too_long(number: int) -> UnreadableError:

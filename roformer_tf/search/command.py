@@ -120,9 +120,8 @@ def search(config: SearchConfig) -> None:
         assert config.index is not None  # of --delete
         _delete(config.index, config.delete)
         return
-    vectors, reranker = config.vectors, None
-    if config.rerank is not None:
-        reranker = open_reranker(config.rerank, vectors)
+    vectors = config.vectors
+    reranker = None if config.rerank is None else open_reranker(config.rerank, vectors)
     queries, documents = _queries(config), list[Document]()
     if config.documents is not None:
         documents = checked_documents(config.documents, config.reading, config.id_column)

@@ -85,12 +85,13 @@ def is_index(folder: Path) -> bool:
         return bool(tables.fetchone() and connection.execute("SELECT 1 FROM settings").fetchone())
 
 
-def no_index(folder: Path) -> DamagedError:
-    """The error for a folder without an index, which is to be searched."""
-    return DamagedError(
-        f"{folder} is no index. Make one: `roformer-tf search --model M --documents F --index "
-        f"{folder}`."
-    )
+def check_index(folder: Path) -> None:
+    """Raise DamagedError for a folder without an index, which is to be searched."""
+    if not is_index(folder):
+        raise DamagedError(
+            f"{folder} is no index. Make one: `roformer-tf search --model M --documents F --index "
+            f"{folder}`."
+        )
 
 
 def open_to_write(folder: Path) -> Connection:
@@ -149,16 +150,11 @@ def _opened(folder: Path, mode: str) -> Connection:
 @contextmanager
 def transaction(connection: Connection, kind: str = "IMMEDIATE") -> Iterator[None]:
     """Do all of it or nothing. Kind DEFERRED: read one state, whatever others commit meanwhile."""
-    # IMMEDIATE takes the lock for writing now: a transaction that reads first and then writes would
-    # fail if another process has written in between.
-    connection.execute(f"BEGIN {kind}")
-    try:
+    with connection:  # commits, or rolls back
+        # IMMEDIATE takes the lock for writing now: a transaction that reads first and then writes
+        # would fail if another process has written in between.
+        connection.execute(f"BEGIN {kind}")
         yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:  # after some errors SQLite itself has rolled back
-            connection.execute("ROLLBACK")
-        raise
 
 
 @contextmanager

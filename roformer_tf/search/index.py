@@ -20,9 +20,8 @@ from roformer_tf.errors import DamagedError
 from roformer_tf.search.database import (
     VERSION,
     Connection,
+    check_index,
     explained,
-    is_index,
-    no_index,
     open_to_read,
     transaction,
 )
@@ -138,8 +137,7 @@ class SearchIndex:
         # Reentrant: `search` holds it while `_values` takes it again.
         self._lock = threading.RLock()
         with explained(self.folder):
-            if not is_index(self.folder):
-                raise no_index(self.folder)
+            check_index(self.folder)
             self._connection = open_to_read(self.folder)
             self.manifest = read_manifest(self._connection, self.folder)
 

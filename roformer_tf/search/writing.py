@@ -18,9 +18,9 @@ from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.search.database import (
     Connection,
+    check_index,
     explained,
     is_index,
-    no_index,
     open_to_write,
     transaction,
 )
@@ -93,8 +93,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     """Delete documents by their ids; return the ids that no document has."""
     folder = Path(folder)
     with explained(folder):
-        if not is_index(folder):
-            raise no_index(folder)
+        check_index(folder)
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
             missing = [x for x in dict.fromkeys(ids) if not _delete(connection, Document("", x))]

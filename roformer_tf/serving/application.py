@@ -1,11 +1,14 @@
-"""An application of one model or several: page, /health, /metrics, /docs, limits and errors.
+"""An application of one model or several: page, /health, /metrics, /docs, key, limits and errors.
 
 One model has its routes at /. Of several, each has them at /models/NAME/, and at / are those of
 all: see `model_choice`.
 """
 
 import asyncio
+import base64
+import binascii
 import json
+import secrets
 import time
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
@@ -26,9 +29,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response
+from roformer_tf.serving.failures import ERRORS, HANDLERS, error_response, own_path
 from roformer_tf.serving.model_choice import add_choice, no_other_model, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import ServedModel, ServedModels
@@ -37,6 +39,11 @@ from roformer_tf.serving.settings import BODY_SECONDS, Limits, ServeConfig
 MEGABYTE = 1_000_000
 # zlib's `wbits` of a gzip header and the largest window.
 GZIP = 31
+# Paths that load balancers ask, without a key.
+WITHOUT_KEY = ("/health", "/healthz", "/readyz")
+NO_KEY = 'the API key is missing or wrong; send the header "Authorization: Bearer KEY"'
+# Browsers ask the user for a name and a password: so the page of the service can be used.
+CHALLENGE = {"WWW-Authenticate": 'Basic realm="roformer_tf"'}
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
 
 
@@ -177,11 +184,49 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
     async def models() -> ServedModels:
         return ServedModels(data=list(served.values()))
 
-    @router.get("/v1/models/{model:path}", summary="One of them", responses=OPENAI_ERRORS)
+    @router.get("/v1/models/{model:path}", summary="One of them")
     async def model(model: str) -> ServedModel:
         if model not in served:
             raise HTTPException(404, unknown_model(model, names))
         return served[model]
+
+
+class ApiKey:
+    """ASGI middleware: refuse requests without the key, before their bodies are read."""
+
+    def __init__(self, app: ASGIApp, key: str) -> None:
+        self._app, self._key = app, key.encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application, or send status 401."""
+        if scope["type"] != "http" or own_path(scope) in WITHOUT_KEY or self._is_allowed(scope):
+            await self._app(scope, receive, send)
+            return
+        await error_response(Request(scope), 401, NO_KEY, CHALLENGE)(scope, receive, send)
+
+    def _is_allowed(self, scope: Scope) -> bool:
+        header = dict(scope["headers"]).get(b"authorization", b"")
+        kind, _, value = header.partition(b" ")
+        if kind.lower() == b"basic":
+            try:
+                # Basic is NAME:PASSWORD in base64: the key is the password, the name may be any.
+                value = base64.b64decode(value, validate=True).partition(b":")[2]
+            except binascii.Error:
+                return False
+        elif kind.lower() != b"bearer":
+            return False
+        # in constant time: an attacker cannot measure how much of the key is right
+        return secrets.compare_digest(value.strip(), self._key)
+
+
+def describe_key(app: FastAPI) -> None:
+    """Add the key to the OpenAPI description."""
+    schema = app.openapi()
+    kinds = {"bearer": {"type": "http", "scheme": "bearer"}}
+    schema.setdefault("components", {})["securitySchemes"] = kinds
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if path not in WITHOUT_KEY else ():
+            operation["security"] = [{"bearer": []}]
 
 
 class JsonBodies:

@@ -5,16 +5,15 @@ from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from fastapi import HTTPException
 
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.settings import Limits, ServeConfig
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
-Other = TypeVar("Other")
 
 # Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
@@ -65,7 +64,7 @@ class Batcher(Generic[Item, Result]):
             results += batch
         return results
 
-    async def call(self, function: Callable[[], Other]) -> Other:
+    async def call(self, function: Callable[[], Any]) -> Any:
         """Call a function that uses the model, in its thread, between two batches."""
         return await asyncio.wrap_future(self._thread.submit(function))
 
@@ -93,12 +92,12 @@ class Batcher(Generic[Item, Result]):
             if len(request.results) == len(request.items):
                 request.future.set_result([request.results[i] for i in range(len(request.items))])
 
-        failure = RuntimeError("the model returned no result for an item")
+        failure = RuntimeError("the batch of the request failed")
+        self.metrics.batch_texts.observe(len(owners))
         try:
-            with self.metrics.batch(len(owners)):
+            with self.metrics.batch_seconds.time():
                 self.run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
-            failure = RuntimeError("the batch of the request failed")
             failure.__cause__ = error  # not itself: an InputError here is not the client's
         for request in batch:
             if not request.future.done():
@@ -122,6 +121,14 @@ class Batcher(Generic[Item, Result]):
                 batch.append(request)
                 free -= width
         return batch
+
+
+class ModelQueue(NamedTuple):
+    """A model in service, and the requests that wait for it."""
+
+    served: Any
+    batcher: Batcher[Any, Any]
+    config: ServeConfig
 
 
 @dataclass

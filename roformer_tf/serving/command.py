@@ -63,8 +63,9 @@ def serve(config: ServeConfig) -> None:
     with listening(config.host, config.port) as listener:
         from roformer_tf.serving.service import open_service
 
-        service = open_service(config)
-        by_keras = any(x.engine == "keras" for x in service.choices)
+        app = open_service(config)
+        choices = app.state.choices
+        by_keras = any(x.engine == "keras" for x in choices)
         if config.workers > 1 and by_keras:
             raise InputError(
                 "--workers needs a model that ONNX Runtime or OpenVINO runs, but on this machine "
@@ -75,10 +76,9 @@ def serve(config: ServeConfig) -> None:
             # A full collection would scan some hundred thousand permanent objects: every few
             # seconds, all requests would wait 50 ms for it.
             gc.freeze()
-            make_server(service.app, config).run(sockets=[listener])
+            make_server(app, config).run(sockets=[listener])
         else:
-            choices = service.choices
-            del service  # the workers load their own
+            del app  # the workers load their own models
             _serve_with_workers(config, choices, listener)
 
 
@@ -196,6 +196,6 @@ def worker_app(config: ServeConfig, parts: Sequence[WorkerPart]) -> "FastAPI":
     """Called in a worker process: load the models again."""
     from roformer_tf.serving.service import open_service
 
-    app = open_service(config, parts).app
+    app = open_service(config, parts)
     gc.freeze()  # as in `serve`
     return app

@@ -30,42 +30,18 @@ class Failure(BaseModel):
     error: str
 
 
-class OpenAiError(BaseModel):
-    """Why a request failed."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class OpenAiFailure(BaseModel):
-    """Why a request failed, as at OpenAI."""
-
-    error: OpenAiError
-
-
-class CohereFailure(BaseModel):
-    """Why a request failed, as at Cohere."""
-
-    message: str
-
-
-def documented_errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
-    """Error responses of routes, for their documentation."""
-    description = (
-        "A failure. 400: the body is not JSON; 401: the API key is missing or wrong; 404: there is "
-        "no such model or document; 408: the body did not arrive in time; 413: the body, or the "
-        "response, is too large; 415: the body is compressed, but not by gzip; 422 (400 under /v1 "
-        "and /v2): the JSON is not a valid request; 500: the service failed, its log has the "
-        "reason; 503: too many requests wait, see Retry-After."
-    )
-    return {"default": {"model": model, "description": description}}
-
-
-ERRORS = documented_errors(Failure)
-OPENAI_ERRORS = documented_errors(OpenAiFailure)
-COHERE_ERRORS = documented_errors(CohereFailure)
+# Error responses of all routes, for their documentation.
+ERRORS: dict[int | str, dict[str, Any]] = {
+    "default": {
+        "model": Failure,
+        "description": "A failure; under /v1 it has OpenAI's form, under /v2 Cohere's. 400: the "
+        "body is not JSON; 401: the API key is missing or wrong; 404: there is no such model or "
+        "document; 408: the body did not arrive in time; 413: the body, or the response, is too "
+        "large; 415: the body is compressed, but not by gzip; 422 (400 under /v1 and /v2): the "
+        "JSON is not a valid request; 500: the service failed, its log has the reason; 503: too "
+        "many requests wait, see Retry-After.",
+    }
+}
 
 
 def own_path(scope: Scope) -> str:
@@ -99,11 +75,7 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
         reason = f"there is no {path} for the model of this service; /docs lists its routes"
     if reason == "There was an error parsing the body":  # of FastAPI, such as GBK's bytes
         reason = "the body cannot be read: send JSON in UTF-8"
-    headers = error.headers
-    if error.status_code == 405:  # the router names the methods of one route; a path may have more
-        documented = request.app.openapi()["paths"].get(own_path(request.scope), {})
-        headers = {"Allow": ", ".join(sorted(documented)).upper()} if documented else headers
-    return error_response(request, error.status_code, reason, headers)
+    return error_response(request, error.status_code, reason, error.headers)
 
 
 async def bad_input(request: Request, error: Exception) -> JSONResponse:

@@ -26,7 +26,7 @@ from roformer_tf.inference.generate import (
 )
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import check_texts
-from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.batching import Batcher, Deliver, ModelQueue
 from roformer_tf.serving.failures import SERVICE_FAILED, error_response
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import GenerateRequest
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
     # Of a prompt; paraphrases are `ScoredText`.
     Texts: TypeAlias = Sequence[Continuation | ScoredText]
+    # A chunk of a job's text, or at the end the whole → the events of a stream.
+    Events: TypeAlias = Callable[["GenerationJob", str | Continuation], Iterable[str]]
 
 LIMIT = "a limit of this service"
 # Status in /metrics of a request whose client disconnected; nginx's number.
@@ -71,17 +73,9 @@ class GenerationJob:
     on_token: Callable[[int], Any] = lambda _: None
 
 
-class GenerationQueue(NamedTuple):
-    """A causal language model with the jobs that wait for it."""
-
-    served: ServedGenerator
-    batcher: Batcher[GenerationJob, Any]
-    config: ServeConfig
-
-
 def generation_queue(
     served: ServedGenerator, metrics: ServiceMetrics, config: ServeConfig
-) -> GenerationQueue:
+) -> ModelQueue:
     """Batches of prompts; each job is delivered as soon as it is complete."""
 
     def run(jobs: list[GenerationJob], deliver: "Deliver[Texts]") -> None:
@@ -106,7 +100,7 @@ def generation_queue(
 
     size = config.batch_size
     batcher = Batcher(run, size, config.limits, metrics, lambda job: job.config.width)
-    return GenerationQueue(served, batcher, config)
+    return ModelQueue(served, batcher, config)
 
 
 def jobs_of(
@@ -164,9 +158,9 @@ def _check_tokens(
 async def respond(
     request: Request,
     body: GenerateRequest,
-    queue: GenerationQueue,
+    queue: ModelQueue,
     whole: "Callable[[list[GenerationJob], Sequence[Texts]], Any]",
-    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
+    events: "Events",
 ) -> Any:
     """Generate what a request asks for, and respond in the form of its route.
 
@@ -205,10 +199,7 @@ async def _disconnected(request: Request, results: "asyncio.Future[Any]", cancel
 
 
 def _streamed(
-    request: Request,
-    queue: GenerationQueue,
-    job: GenerationJob,
-    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
+    request: Request, queue: ModelQueue, job: GenerationJob, events: "Events"
 ) -> StreamingResponse:
     """Queue a job, and send its text as it is generated, in server-sent events."""
     from roformer_tf.models.generation import TextStream

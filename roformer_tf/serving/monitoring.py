@@ -1,30 +1,15 @@
 """Metrics of the service for Prometheus: requests, latency, batches.
 
 With several worker processes, `PROMETHEUS_MULTIPROC_DIR` is set: each process then writes its
-figures into files of that folder, and /metrics of any process adds them up.
+figures into files of that folder, and /metrics of any process adds them up. Prometheus' library
+does both.
 """
 
-import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-
-from fastapi import FastAPI, Response
+from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
-from prometheus_client import (
-    CONTENT_TYPE_LATEST,
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    Histogram,
-    Metric,
-    generate_latest,
-)
-from prometheus_client.multiprocess import MultiProcessCollector
-from prometheus_client.registry import Collector
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_fastapi_instrumentator import Instrumentator
 
-FOLDER = "PROMETHEUS_MULTIPROC_DIR"
 SECONDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -53,48 +38,27 @@ class ServiceMetrics:
             "Generated tokens, including those of samples that were not returned.",
             registry=registry,
         )
-        self._batch_texts = Histogram(
+        self.batch_texts = Histogram(
             "roformer_batch_texts",
             "Texts (pairs, triples) in a batch.",
             buckets=TEXTS,
             registry=registry,
         )
-        self._batch_seconds = Histogram(
+        self.batch_seconds = Histogram(
             "roformer_batch_duration_seconds",
             "Seconds that the model took for a batch.",
             buckets=SECONDS,
             registry=registry,
         )
 
-    @contextmanager
-    def batch(self, texts: int) -> Iterator[None]:
-        """Count a batch, and time what runs in this context."""
-        self._batch_texts.observe(texts)
-        with self._batch_seconds.time():
-            yield
-
     def add_to(self, app: FastAPI) -> None:
         """Count the requests of an application, and add its route /metrics."""
         # All paths without a route count as one, "none": else each would be a new series.
-        Instrumentator(should_group_status_codes=False, registry=self.registry).instrument(
+        instrumentator = Instrumentator(should_group_status_codes=False, registry=self.registry)
+        instrumentator.instrument(
             app, metric_namespace="roformer", latency_lowr_buckets=SECONDS
-        )
-
-        @app.get(
-            "/metrics",
+        ).expose(
+            app,
             summary="Requests, latency and batches for Prometheus",
             response_class=PlainTextResponse,
         )
-        def metrics() -> Response:
-            own = AllProcesses() if FOLDER in os.environ else self.registry
-            return Response(generate_latest(own), media_type=CONTENT_TYPE_LATEST)
-
-
-class AllProcesses(Collector):
-    """The metrics of all processes."""
-
-    def collect(self) -> Iterable[Metric]:
-        """Add up what the processes have written."""
-        files = Path(os.environ[FOLDER]).glob("*.db")
-        # A process that starts creates its files empty: Prometheus' own collector cannot read them.
-        return MultiProcessCollector.merge([str(x) for x in files if x.stat().st_size])

@@ -307,18 +307,10 @@ TextOrTexts = Annotated[
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 ManyIds = Annotated[list[TokenIds], _SEVERAL]
-TextsOrIds = Annotated[
-    Annotated[ManyTexts, Tag("(texts)")] | Annotated[ManyIds, Tag("(ids)")],
-    Discriminator(lambda value: "(ids)" if _first_is_list(value) else "(texts)"),
+TextsOrIds: Any = Annotated[
+    either(ManyTexts, ManyIds, _first_is_list),
     BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts | TokenIds | ManyIds),
 ]
-
-
-class Usage(BaseModel):
-    """Numbers of tokens that were read."""
-
-    prompt_tokens: int
-    total_tokens: int
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]

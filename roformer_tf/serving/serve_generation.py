@@ -16,12 +16,12 @@ As at OpenAI, a text of the second route is sampled unless `temperature` is 0, h
 import json
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, Field
 
 from roformer_tf.checkpoints.sources import embedding_settings
 from roformer_tf.engines.choice import Choice
@@ -31,11 +31,9 @@ from roformer_tf.inference.generate import nearest_paraphrases, open_generator
 from roformer_tf.inference.opening import open_model
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.application import ModelRoutes
-from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import OPENAI_ERRORS
+from roformer_tf.serving.batching import Batcher, ModelQueue
 from roformer_tf.serving.generation_jobs import (
     GenerationJob,
-    GenerationQueue,
     ServedGenerator,
     generation_queue,
     respond,
@@ -49,14 +47,13 @@ from roformer_tf.serving.schemas import (
     Generations,
     StopTexts,
     TextOrTexts,
-    Usage,
 )
 from roformer_tf.serving.serve_vectors import ServedVectors, add_vectors, vector_queue
 from roformer_tf.serving.settings import GenerationLimits, ServeConfig
 
 if TYPE_CHECKING:
     from roformer_tf.models.generator import Continuation
-    from roformer_tf.serving.generation_jobs import Texts
+    from roformer_tf.serving.generation_jobs import Events, Texts
 
 TITLE = "文本生成 · Text generation"
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
@@ -114,7 +111,7 @@ def generation_routes(
     return ModelRoutes(served.name, router, health, "generate.js", batchers, served.choice)
 
 
-def _add_generate(router: APIRouter, queue: GenerationQueue) -> None:
+def _add_generate(router: APIRouter, queue: ModelQueue) -> None:
     def whole(jobs: list[GenerationJob], results: "Sequence[Texts]") -> Generations:
         generations = [
             [GeneratedText(text=x.text, score=x.score) for x in texts] for texts in results
@@ -144,14 +141,6 @@ def _add_generate(router: APIRouter, queue: GenerationQueue) -> None:
 # OpenAI's route
 
 
-class StreamOptions(BaseModel):
-    """OpenAI's settings of a stream."""
-
-    model_config = ConfigDict(strict=True)
-
-    include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
-
-
 class CompletionsRequest(CompatibleRequest):
     """OpenAI's request for generated text; what is not supported must have no effect."""
 
@@ -163,7 +152,9 @@ class CompletionsRequest(CompatibleRequest):
     stop: StopTexts | None = Field(None, description="The completion ends before this text.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, Any] | None = Field(
+        None, description="include_usage: send `usage` in the last event."
+    )
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
     echo: Literal[False] | None = Field(None, description="Not supported.")
     logprobs: None = Field(None, description="Not supported.")
@@ -182,10 +173,12 @@ class CompletionChoice(BaseModel):
     finish_reason: Literal["stop", "length"] | None = Field(description="length: max_tokens.")
 
 
-class CompletionUsage(Usage):
+class CompletionUsage(BaseModel):
     """Numbers of tokens that were read and generated."""
 
+    prompt_tokens: int
     completion_tokens: int
+    total_tokens: int
 
 
 class Completions(BaseModel):
@@ -199,14 +192,14 @@ class Completions(BaseModel):
     usage: CompletionUsage | None = None
 
 
-def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
+def add_completions(router: APIRouter, queue: ModelQueue) -> None:
     """Add the route /v1/completions."""
 
     @router.post(
         "/v1/completions",
         summary="Continue one text, or several, as at OpenAI",
         response_model=Completions,
-        responses={200: {"content": {"text/event-stream": {}}}, **OPENAI_ERRORS},
+        responses={200: {"content": {"text/event-stream": {}}}},
     )
     async def completions(
         body: Annotated[CompletionsRequest, Body(examples=[PROMPT])], request: Request
@@ -225,7 +218,7 @@ def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
             choices = [_choice(index, x, settings.stop) for index, x in enumerate(texts)]
             return completion.model_copy(update={"choices": choices, "usage": _usage(jobs, texts)})
 
-        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        with_usage = bool(body.stream_options and body.stream_options.get("include_usage"))
         events = _events(completion, settings.stop, with_usage)
         return await respond(request, settings, queue, whole, events)
 
@@ -282,9 +275,7 @@ def _usage(jobs: Sequence[GenerationJob], results: "Sequence[Continuation]") -> 
     )
 
 
-def _events(
-    completion: Completions, stops: Sequence[str], with_usage: bool
-) -> "Callable[[GenerationJob, str | Continuation], Iterator[str]]":
+def _events(completion: Completions, stops: Sequence[str], with_usage: bool) -> "Events":
     """The events of a stream: the text in chunks, its reason to finish, its usage if wanted."""
     # The whole text as generated, and how many of its characters the client has.
     text, sent = "", 0

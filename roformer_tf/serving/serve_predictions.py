@@ -40,7 +40,6 @@ from roformer_tf.models.rows import grouped
 from roformer_tf.search.retriever import relevant_label
 from roformer_tf.serving.application import ModelRoutes, check_lengths, check_texts, json_response
 from roformer_tf.serving.batching import Batcher, Deliver
-from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import (
     CHOICES_REQUEST,
@@ -267,8 +266,8 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
         router.post, summary="Order documents, best first", response_model_exclude_none=True
     )
 
-    @post("/v1/rerank", responses=OPENAI_ERRORS)
-    @post("/v2/rerank", responses=COHERE_ERRORS)
+    @post("/v1/rerank")
+    @post("/v2/rerank")
     async def ranked(body: Annotated[RerankRequest, Body(examples=[DOCUMENTS])]) -> RerankResults:
         texts = body.documents
         relevances = await scores(body.query, texts)

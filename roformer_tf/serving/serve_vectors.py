@@ -28,7 +28,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from fastapi import APIRouter, Body, HTTPException, Response
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.embed import TextEmbedder
@@ -39,8 +39,7 @@ from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import Result, SearchIndex
 from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.application import ModelRoutes, check_lengths, check_texts, json_response
-from roformer_tf.serving.batching import Batcher, Deliver
-from roformer_tf.serving.failures import OPENAI_ERRORS
+from roformer_tf.serving.batching import Batcher, Deliver, ModelQueue
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import (
     SAMPLE,
@@ -52,7 +51,6 @@ from roformer_tf.serving.schemas import (
     TeiEmbedRequest,
     TextsOrIds,
     TextVectors,
-    Usage,
 )
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -80,31 +78,12 @@ class VectorQuery(NamedTuple):
     text: str | list[int]
     """The text, or its token ids without special tokens."""
     top: int | None = None
-    """Number of documents to return; None for the vector itself."""
+    """Number of documents to return; None for its vector and how many tokens were read."""
     where: str | None = None
     """A condition on the metadata of documents."""
 
 
-class TextVector(NamedTuple):
-    """The vector of a text."""
-
-    numbers: np.ndarray
-    """(D,) float32 of length 1."""
-    tokens: int
-    """How many tokens of the text were read."""
-
-
-class VectorQueue(NamedTuple):
-    """A model of sentence vectors with the texts that wait for it."""
-
-    served: ServedVectors
-    batcher: Batcher[VectorQuery, Any]
-    config: ServeConfig
-
-
-def vector_queue(
-    served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
-) -> VectorQueue:
+def vector_queue(served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig) -> ModelQueue:
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery], deliver: Deliver[Any]) -> None:
@@ -114,14 +93,14 @@ def vector_queue(
         lengths = [length for block in blocks for length in block.lengths]
         # A condition is evaluated once for all queries that have it.
         for (top, where), chosen in grouped(batch, lambda query: query[1:]).items():
-            results: Iterable[Any] = (TextVector(vectors[i], lengths[i]) for i in chosen)
+            results: Iterable[Any] = ((vectors[i], lengths[i]) for i in chosen)
             if top is not None and served.retriever is not None:
                 texts = [str(batch[i].text) for i in chosen]
                 results = served.retriever.hits(texts, vectors[chosen], top, where)
             for i, result in zip(chosen, results, strict=True):
                 deliver(i, result)
 
-    return VectorQueue(served, Batcher(run, config.batch_size, config.limits, metrics), config)
+    return ModelQueue(served, Batcher(run, config.batch_size, config.limits, metrics), config)
 
 
 def cut(
@@ -169,7 +148,7 @@ def vector_routes(
     return ModelRoutes(served.name, router, health, "vectors.js", [queue.batcher], choice)
 
 
-def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
+def add_vectors(router: APIRouter, queue: ModelQueue) -> None:
     """Add the routes /embed and /v1/embeddings."""
     add_embeddings(router, queue)
     served, batcher, config = queue
@@ -183,14 +162,14 @@ def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
         tei = isinstance(body, TeiEmbedRequest)
         texts = body.inputs if tei else body.items
         check_texts(texts, config.limits)
-        vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
+        vectors = [vector for vector, _ in await batcher.results(list(map(VectorQuery, texts)))]
         if tei:
             vectors = cut(vectors, body.dimensions, served.embedder)
             return await json_response(numbers(vectors), config.limits)
         return await json_response({"vectors": numbers(vectors)}, config.limits)
 
 
-def _add_search(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_search(router: APIRouter, index: SearchIndex, queue: ModelQueue) -> None:
     _, batcher, config = queue
 
     @router.post(
@@ -220,7 +199,7 @@ def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
     ]
 
 
-def _add_documents(router: APIRouter, index: SearchIndex, queue: VectorQueue) -> None:
+def _add_documents(router: APIRouter, index: SearchIndex, queue: ModelQueue) -> None:
     """Add the routes that change the documents of an index."""
     served, batcher, config = queue
     add = partial(writing.add_documents, index.folder, served.embedder)
@@ -256,24 +235,7 @@ class EmbeddingsRequest(CompatibleRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-class EmbeddingItem(BaseModel):
-    """A vector of length 1."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
-class Embeddings(BaseModel):
-    """Vectors in the order of the inputs."""
-
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
-    usage: Usage
-
-
-def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
+def add_embeddings(router: APIRouter, queue: ModelQueue) -> None:
     """Add the route /v1/embeddings."""
     served, batcher, config = queue
     tokenizer = served.embedder.tokenizer
@@ -281,15 +243,14 @@ def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
     @router.post(
         "/v1/embeddings",
         summary="Vectors of one text, or several, as at OpenAI",
-        response_model=Embeddings,
-        responses=OPENAI_ERRORS,
+        description="The response is OpenAI's; all vectors have the length 1.",
     )
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[INPUT])]) -> Response:
         _check_inputs(body.input, tokenizer, config)
         queries = [VectorQuery(_without_specials(x, tokenizer)) for x in body.input]
-        results: list[TextVector] = await batcher.results(queries)
-        vectors = cut([x.numbers for x in results], body.dimensions, served.embedder)
-        tokens = sum(x.tokens for x in results)
+        results = await batcher.results(queries)
+        vectors = cut([vector for vector, _ in results], body.dimensions, served.embedder)
+        tokens = sum(length for _, length in results)
         content = {
             "object": "list",
             "model": served.name,

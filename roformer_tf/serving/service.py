@@ -3,11 +3,10 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from fastapi import FastAPI
 
-from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_model
@@ -24,19 +23,11 @@ from roformer_tf.serving.settings import ServeConfig, WorkerPart
 WITHOUT_INDEX: dict[str, Any] = {"index": None, "hybrid": False, "rerank": None, "writable": False}
 
 
-class Service(NamedTuple):
-    """An application with its models loaded."""
-
-    app: FastAPI
-    choices: list[Choice]
-    """What computes each model."""
-
-
-def open_service(config: ServeConfig, parts: Sequence[WorkerPart | None] = ()) -> Service:
+def open_service(config: ServeConfig, parts: Sequence[WorkerPart | None] = ()) -> FastAPI:
     """Load the models, for what they were trained for, and create their application.
 
-    parts: of one of several processes, for each model. Raises InputError for a model that cannot
-    be served.
+    Its `state.choices` are what computes each model. parts: of one of several processes, for each
+    model. Raises InputError for a model that cannot be served.
     """
     metrics, indexed, models = ServiceMetrics(), _indexed(config), list[ModelRoutes]()
     parts = parts or [None] * len(config.model)
@@ -44,7 +35,8 @@ def open_service(config: ServeConfig, parts: Sequence[WorkerPart | None] = ()) -
         own = config if source == indexed else replace(config, **WITHOUT_INDEX)
         models.append(_load(source, name, own, part, metrics))
     app = create_app(models, metrics, config)
-    return Service(app, [model.choice for model in models])
+    app.state.choices = [model.choice for model in models]
+    return app
 
 
 def _indexed(config: ServeConfig) -> str:

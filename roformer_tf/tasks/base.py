@@ -159,13 +159,9 @@ class Task:
         write_text(Path(folder) / TASK_FILE, self.to_json())
 
     def to_json(self) -> str:
-        """The content of `task.json`; settings of sequence labels only where they are set."""
+        """The content of `task.json`."""
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
-        # Folders of other tasks stay readable by versions that do not have these settings.
-        for name in ("label_values", "scheme", "crf", "transitions"):
-            if not values[name]:
-                del values[name]
         return json_text(values)
 
     @property

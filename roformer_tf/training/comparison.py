@@ -267,9 +267,8 @@ def _differences(runs: Sequence[RecordedRun]) -> Iterator[list[str]]:
     for key in dict.fromkeys(key for run in runs for key in run.settings if key != "output"):
         by_value: dict[str, list[str]] = {}
         for run in runs:
-            if key in run.settings:  # a run of another version may lack it
-                by_value.setdefault(_spelled(run.settings[key]), []).append(run.name)
-        # No value is that of all runs. A setting that only some runs have differs, too.
+            by_value.setdefault(_spelled(run.settings.get(key)), []).append(run.name)
+        # No value is that of all runs.
         if max(map(len, by_value.values())) < len(runs):
             for number, (value, names) in enumerate(by_value.items()):
                 yield ["" if number else key, value, ", ".join(names)]

@@ -119,7 +119,8 @@ def test_rows_without_a_text_are_refused_before_anything_is_written(
     ("flags", "message"),
     [
         (["--output", "x.npy", "--text-columns", "text"], "texts.txt has one text in each line"),
-        (["--output", "x.txt"], "x.txt has an unknown format"),
+        (["--output", "x.txt"], "--output x.txt: name a .npy, .parquet file"),
+        (["--output", "x"], "--output x: name a .npy, .parquet file"),
         ([], "--output must be given"),
         (
             ["--output", "x.npy", "--dimensions", "33"],

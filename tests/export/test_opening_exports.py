@@ -116,7 +116,7 @@ def assert_same(actual, want):
 def test_an_export_predicts_like_its_model(to, kind, source, exported):
     folder, (_, want) = exported(to, kind), source(kind)
     assert_same(roformer_tf.load(folder)(examples(kind)), want)
-    app = open_service(ServeConfig(model=(str(folder),))).app
+    app = open_service(ServeConfig(model=(str(folder),)))
     if kind == "embedding":
         (served,) = post(app, ("/embed", {"texts": TEXTS}))
         assert_same(served["vectors"], [x["vector"] for x in want])
@@ -170,7 +170,7 @@ def test_an_export_can_search_the_index_of_its_model(source, exported, tmp_path)
     add_documents(tmp_path / "index", VectorSettings().open(folder), [*map(Document, TEXTS)])
     model = str(exported("onnxruntime", "embedding"))
     config = ServeConfig(model=(model,), index=tmp_path / "index")
-    (answer,) = post(open_service(config).app, ("/search", {"text": TEXTS[1], "top": 1}))
+    (answer,) = post(open_service(config), ("/search", {"text": TEXTS[1], "top": 1}))
     assert answer["results"][0][0]["document"] == TEXTS[1]
 
 

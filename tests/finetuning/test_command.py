@@ -22,9 +22,9 @@ from roformer_tf.finetuning.command import (
     read_initial_state,
     settle_auto,
 )
-from roformer_tf.finetuning.fgm import AdversarialModel
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trainer import AdversarialModel
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity

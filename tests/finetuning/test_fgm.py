@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.fgm import AdversarialModel, attack
-from roformer_tf.finetuning.trainer import TaskLoss
+from roformer_tf.finetuning.trainer import AdversarialModel, TaskLoss, attack
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,

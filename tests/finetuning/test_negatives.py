@@ -1,6 +1,7 @@
 """Hard negatives are the nearest texts and never a positive of the example."""
 
 import dataclasses
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,9 +10,11 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
-from roformer_tf.finetuning.trial import complete_data
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trial import Trial, complete_data
 from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches
 from roformer_tf.tasks.losses import VectorConfig
+from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.vectors.ranked_texts import unit
 
 
@@ -72,12 +75,14 @@ def test_complete_data_adds_negatives_and_encodes_repeated_texts_once(micro_batc
     def model(inputs):
         return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
 
-    with_negatives = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
-    actual = complete_data(data, model, with_negatives)
+    def completed(**settings):
+        config = FinetuneConfig(train="", output="", vectors=VectorConfig(**settings))
+        return complete_data(data, model, Trial(Path(), [], [], config, ACCURACY))
+
+    actual = completed(hard_negatives=1, micro_batches=micro_batches)
     assert actual.negatives.shape == (5, 1)
     assert actual.varying == encoded_once
-    settings = VectorConfig(micro_batches=micro_batches)
-    without = complete_data(data, model, settings)
+    without = completed(micro_batches=micro_batches)
     assert without.negatives is None
     assert without.varying == encoded_once
 

@@ -16,7 +16,7 @@ from roformer_tf.cli import main
 from roformer_tf.finetuning.command import read_sets, split_sets
 from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.report.pages import lexical_note
+from roformer_tf.finetuning.report.pages import report_templates
 from roformer_tf.finetuning.results import FittedBaseline, Results, _described
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -531,6 +531,12 @@ def fold_result(name, weight=None):
     return SimpleNamespace(lexical=lexical, trial=trial)
 
 
+def lexical_note(report):
+    templates = report_templates(report, "en")
+    notes = templates.get_template("notes.jinja").make_module({"report": report})
+    return notes.lexical(templates.get_template("blocks.md.jinja").module).strip()
+
+
 def test_lexical_features_of_folds_have_the_weight_of_each():
     """The best fold has the model. The figures of the others may be with TF-IDF, too."""
     folds = [fold_result("words", 0.2), fold_result("characters"), fold_result("characters", 0.6)]
@@ -542,14 +548,14 @@ def test_lexical_features_of_folds_have_the_weight_of_each():
         "weights": [0.2, 0.0, 0.6],
     }
     report = {"lexical": described | {"name_zh": "词"}}
-    assert lexical_note(report, Translator("en")).endswith("chosen in each fold: 20%, 0%, 60%.")
+    assert lexical_note(report).endswith("chosen in each fold: 20%, 0%, 60%.")
     assert _described(folds[1], folds[1:2]) == {}
     alone = _described(folds[2], folds[2:])
     assert (alone["name"], alone["weight"]) == ("characters", 0.6)
     report = {"lexical": alone | {"name_zh": "字"}}
-    assert "is 60%, chosen on the validation set" in lexical_note(report, Translator("en"))
+    assert "is 60%, chosen on the validation set" in lexical_note(report)
     report["method"] = {"name": "vectors", "cross_validated": True}
-    assert "is 60%, chosen by cross-validation." in lexical_note(report, Translator("en"))
+    assert "is 60%, chosen by cross-validation." in lexical_note(report)
 
 
 def test_the_name_of_a_baseline_of_folds_is_not_that_of_the_first():

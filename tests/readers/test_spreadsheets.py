@@ -80,7 +80,7 @@ def workbook(path, **sheets):
 
 def cells(path, sheet=None):
     """Return the cells of each row by row number."""
-    return {record.number: record.cells for record in open_sheet(path, sheet).records}
+    return {record.number: record.cells for record in open_sheet(path, sheet)[1]}
 
 
 ROWS = [
@@ -95,7 +95,7 @@ ROWS = [
 def test_cells_are_read_row_by_row(tmp_path, write):
     path = write(tmp_path / "a.xlsx", ROWS)
     assert cells(path) == dict(enumerate(ROWS, start=1))
-    assert open_sheet(path).name == ""  # a single sheet is not named
+    assert open_sheet(path)[0] == ""  # a single sheet is not named
 
 
 @pytest.mark.parametrize(
@@ -168,7 +168,7 @@ def test_a_merged_range_applies_to_each_nonempty_row(tmp_path):
     ]
     ranges = ["A1:C1", "A2:A3", "B2:B3", "B4:C7", "B8:B9"]
     path = merged_workbook(tmp_path / "a.xlsx", rows, ranges)
-    assert open_sheet(path).merged == 4  # A1:C1 has a single row and is not counted
+    assert open_sheet(path)[2] == 4  # A1:C1 has a single row and is not counted
     assert cells(path) == {
         1: ["评论"],
         2: ["text", "label", "note"],
@@ -187,7 +187,7 @@ def test_a_merged_range_counts_once_wherever_a_chunk_ends(tmp_path, monkeypatch)
     path = merged_workbook(tmp_path / "a.xlsx", [["甲", 1], [None, 2]], ["A1:A2"])
     for size in range(40, 90):
         monkeypatch.setattr(spreadsheets, "PIECE", size)
-        assert open_sheet(path).merged == 1, size
+        assert open_sheet(path)[2] == 1, size
 
 
 @pytest.mark.parametrize("name", ["一", "二"])
@@ -234,7 +234,7 @@ def test_a_row_longer_than_the_first_keeps_its_cells(tmp_path):
 
 def test_the_first_visible_or_given_sheet_is_read(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], 评论=[["b"]], test=[["c"]])
-    assert (open_sheet(path).name, cells(path)) == ("评论", {1: ["b"]})
+    assert (open_sheet(path)[0], cells(path)) == ("评论", {1: ["b"]})
     assert (open_sheet(path, "test")[0], cells(path, "test")) == ("test", {1: ["c"]})
     assert cells(path, "old") == {1: ["a"]}
     with pytest.raises(InputError, match=r"a\.xlsx has no sheet 'Test'. It has: old, 评论, test\."):
@@ -243,9 +243,9 @@ def test_the_first_visible_or_given_sheet_is_read(tmp_path):
 
 def test_the_first_visible_sheet_with_cells_is_read(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], Sheet1=[], 说明=[[None, " "]], 数据=[["b"]])
-    assert (open_sheet(path).name, cells(path)) == ("数据", {1: ["b"]})
+    assert (open_sheet(path)[0], cells(path)) == ("数据", {1: ["b"]})
     path = workbook(tmp_path / "b.xlsx", Sheet1=[], Sheet2=[])
-    assert (open_sheet(path).name, cells(path)) == ("Sheet1", {})
+    assert (open_sheet(path)[0], cells(path)) == ("Sheet1", {})
 
 
 def test_a_missing_openpyxl_gives_an_install_command(tmp_path, monkeypatch):
@@ -316,7 +316,7 @@ def test_a_file_with_a_photo_and_many_rows_needs_little_memory(tmp_path):
     rows = [["text", "label"], *([f"第{n}条评论，" + "很好" * 20, str(n % 2)] for n in range(5000))]
     path = as_excel_writes(tmp_path / "a.xlsx", rows, more=photo)
     tracemalloc.start()
-    assert sum(len(record.cells) == 2 for record in open_sheet(path).records) == 5001
+    assert sum(len(record.cells) == 2 for record in open_sheet(path)[1]) == 5001
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 12 << 20

@@ -23,7 +23,7 @@ def served(running):
 
     def serve(*models, **settings):
         api, models = ApiConfig(api_key=KEY), tuple(map(str, models))
-        app = open_service(ServeConfig(model=models, api=api, **settings)).app
+        app = open_service(ServeConfig(model=models, api=api, **settings))
         return running(app, api=api)
 
     return serve

@@ -30,7 +30,7 @@ PROMPTS = ["今天天气很好", "我们"]
 
 
 def client_of(model, **settings):
-    return testclient.TestClient(open_service(ServeConfig(model=(str(model),), **settings)).app)
+    return testclient.TestClient(open_service(ServeConfig(model=(str(model),), **settings)))
 
 
 @pytest.fixture(scope="module")

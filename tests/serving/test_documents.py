@@ -45,7 +45,7 @@ def client(sim, index):
 
 def service(sim, index, **settings):
     settings = {"writable": True, "limits": Limits(max_texts=4), **settings}
-    return open_service(ServeConfig(model=(sim,), index=index, **settings)).app
+    return open_service(ServeConfig(model=(sim,), index=index, **settings))
 
 
 def ids(client, **body):
@@ -165,12 +165,6 @@ def test_offsets_have_limits(offset, client):
     assert "offset: Input should be" in response.json()["error"]
 
 
-def test_a_wrong_method_returns_the_allowed_methods(client):
-    for path, methods in (("/documents", "POST, PUT"), ("/documents/park", "DELETE")):
-        response = client.patch(path)
-        assert (response.status_code, response.headers["allow"]) == (405, methods)
-
-
 def test_only_a_writable_service_changes_documents(sim, index):
     client = testclient.TestClient(service(sim, index, writable=False))
     assert client.put("/documents", json={"documents": DOCUMENTS}).status_code == 404
@@ -186,7 +180,7 @@ def test_only_a_writable_service_changes_documents(sim, index):
 def test_one_of_several_models_has_the_documents(sim, index, finetuned):
     models = (str(finetuned("classification")), sim)
     config = ServeConfig(model=models, names=("labels", "sim"), index=index, writable=True)
-    client = testclient.TestClient(open_service(config).app)
+    client = testclient.TestClient(open_service(config))
     assert client.put("/documents", json={"documents": DOCUMENTS}).json()["total"] == 3
     assert client.delete("/documents/park").status_code == 200
     assert client.delete("/models/sim/documents/a/b").status_code == 200

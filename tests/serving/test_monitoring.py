@@ -107,11 +107,3 @@ def test_two_services_in_one_process_have_separate_metrics(running):
         get(at, "/health")
         assert samples(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
         assert ("roformer_http_requests_total", "/health", "200", "GET") not in samples(elsewhere)
-
-
-def test_a_starting_process_does_not_break_the_metrics(running, tmp_path, monkeypatch):
-    """The metrics files of a starting process are empty for a moment."""
-    monkeypatch.setenv(monitoring.FOLDER, str(tmp_path))
-    (tmp_path / "counter_1.db").touch()
-    with running(create_task_app(ServedTask("m", TASK, predict))) as at:
-        samples(at)

@@ -634,7 +634,7 @@ def test_settings_reach_the_application(kind, finetuned, released, running):
         limits=Limits(max_texts=2),
         generation_limits=GenerationLimits(max_samples=3),
     )
-    app = open_service(config).app
+    app = open_service(config)
     path = {"labels": "/predict", "writer": "/generate", "vectors": "/embed"}[kind]
     with running(app) as at:
         _, health = send(at, "GET", "/health")

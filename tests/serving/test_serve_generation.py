@@ -56,7 +56,9 @@ def sim():
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
     result = RoFormerForSentenceSimilarity(config)
     result.tokenizer = tokenizer
-    return ServedGenerator("sim", result, embedder_of(result, "sim", EmbeddingConfig("pooler", 64)))
+    return ServedGenerator(
+        "sim", result, embedder_of(result, "sim", EmbeddingConfig("pooler", 64), 8)
+    )
 
 
 @pytest.fixture(scope="module")
@@ -490,7 +492,7 @@ def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
     masked_lm.save_pretrained(masked)
 
     def paths(**settings):
-        description = open_service(ServeConfig(**settings)).app.openapi()
+        description = open_service(ServeConfig(**settings)).openapi()
         name = description["info"]["title"].removeprefix("roformer_tf: ")
         return name, description["paths"].keys() & {"/predict", "/generate"}
 
@@ -516,7 +518,7 @@ def test_the_routes_depend_on_the_model(model, folder, finetuned, tmp_path):
         open_service(ServeConfig(**both, precision="int8"))
     assert open_service(ServeConfig(**both, attention_type="causal", engine="keras"))
     if find_spec("onnxruntime"):
-        engines = [x.engine for x in open_service(ServeConfig(**both, engine="onnx")).choices]
+        engines = [x.engine for x in open_service(ServeConfig(**both, engine="onnx")).state.choices]
         assert engines == ["onnx", "keras"]
 
 

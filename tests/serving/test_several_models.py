@@ -46,7 +46,7 @@ def client(folders, index, eagerly):
     models = tuple(map(str, folders.values()))
     with eagerly():
         config = ServeConfig(model=models, names=tuple(NAMES), index=index)
-        with testclient.TestClient(open_service(config).app) as client:
+        with testclient.TestClient(open_service(config)) as client:
             yield client
 
 
@@ -238,7 +238,7 @@ def test_metrics_list_all_models_and_count_their_requests(client):
 
 def test_a_single_model_accepts_any_name(finetuned):
     config = ServeConfig(model=(str(finetuned("classification")),), names=("own",))
-    client = testclient.TestClient(open_service(config).app)
+    client = testclient.TestClient(open_service(config))
     for model in ({}, {"model": "own"}, {"model": "gpt-4o"}):
         assert client.post("/predict", json={"text": "好", **model}).status_code == 200
         assert client.post("/predict", json={"inputs": "好", **model}).status_code == 200
@@ -248,7 +248,7 @@ def test_a_single_model_accepts_any_name(finetuned):
 def test_the_key_is_required_for_all_models(finetuned):
     models = (str(finetuned("classification")), str(finetuned("pair")))
     config = ServeConfig(model=models, names=("a", "b"), api=ApiConfig(api_key="key"))
-    client = testclient.TestClient(open_service(config).app)
+    client = testclient.TestClient(open_service(config))
     for path in ("/predict", "/models/a/predict"):
         body = {"text": "好", "model": "a"}
         assert client.post(path, json=body).status_code == 401
@@ -261,7 +261,7 @@ def test_the_key_is_required_for_all_models(finetuned):
 def test_top_k_applies_only_to_models_with_labels(finetuned, released):
     models = (*map(str, map(finetuned, ("classification", "tagging"))), str(released("sim_char")))
     config = ServeConfig(model=models, names=("labels", "tags", "sim"), top_k=1)
-    client = testclient.TestClient(open_service(config).app)
+    client = testclient.TestClient(open_service(config))
     body = {"text": "好", "model": "labels"}
     (prediction,) = client.post("/predict", json=body).json()["predictions"]
     assert len(prediction["scores"]) == 1

@@ -142,7 +142,7 @@ def test_batches_are_no_larger_than_the_batch_size(name, models, released, tmp_p
             model([f"{text}[MASK]" for text in texts])
         elif name == "serve":
             config = ServeConfig(model=(str(models.vectors),), batch_size=size)
-            app = open_service(config).app
+            app = open_service(config)
             largest()
             post(app, ("/embed", {"texts": texts}))
         else:

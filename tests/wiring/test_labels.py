@@ -257,7 +257,7 @@ def served(prepared, folder, engine, tmp_path, workers=1, **_):
     texts = [
         list(item.texts) if len(item.texts) > 1 else item.texts[0] for item in prepared.examples
     ]
-    app = open_service(config, [part]).app
+    app = open_service(config, [part])
     (actual,) = post(app, ("/predict", {"texts": texts}))
     return actual["predictions"]
 

@@ -181,7 +181,7 @@ def embedded(prepared, engine, tmp_path, **_):
 
 
 def served(prepared, engine, **_):
-    app = open_service(ServeConfig(model=(str(prepared.folder),), engine=engine)).app
+    app = open_service(ServeConfig(model=(str(prepared.folder),), engine=engine))
     (actual,) = post(app, ("/embed", {"texts": QUERIES}))
     return np.array(actual["vectors"])
 
@@ -240,7 +240,7 @@ def search(folder, tmp_path, *flags):
 
 def serve(**settings):
     """{query: {document: score}} from the service."""
-    app = open_service(ServeConfig(**settings)).app
+    app = open_service(ServeConfig(**settings))
     (actual,) = post(app, ("/search", {"texts": QUERIES}))
     return {
         query: {item["document"]: item["score"] for item in results}

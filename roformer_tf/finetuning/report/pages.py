@@ -5,14 +5,16 @@ hub reads it.
 """
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path, PurePath
 from statistics import mean, stdev
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.files import write_json, write_text
 from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report import figures
@@ -65,7 +67,6 @@ def _context(report: Report, language: Language) -> dict[str, Any]:
         "comparison": figures.compare(report),
         "metric": figures.main_metric(report),
         "newest": figures.newest(report),
-        "rows": list(figure_rows(report, _)),
         "task": task,
         "task_name": task_name(task, language),
         "warnings": figures.warnings(report, _),
@@ -79,13 +80,14 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(duration, hardware_rows, label_text, lexical_note, method_notes, setting_text),
+        *(duration, label_text, setting_text),
         *(figures.baseline_name, figures.set_name, figures.teacher_notes, figures.window_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
+        "default_settings": plain(FinetuneConfig(train="", output="")),
+        "lexical_choices": CHOSEN,
         "plots": plots,
-        "split_settings": split_settings,
         "share": ACCURACY,  # any metric that is written in per cent
     }
     templates.filters |= functions | {
@@ -100,15 +102,6 @@ def report_templates(
         "unbroken": lambda text: text.replace(", ", ",\u00a0"),  # a figure and its interval
     }
     return templates
-
-
-def split_settings(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The settings that are not the defaults of `finetune`, and the others."""
-    defaults = plain(FinetuneConfig(train="", output=""))
-    changed, usual = dict[str, Any](), dict[str, Any]()
-    for name, value in report["settings"].items():
-        (usual if value == defaults.get(name) else changed)[name] = value
-    return changed, usual
 
 
 def duration(seconds: float, _: Translator) -> str:
@@ -128,107 +121,6 @@ def spread(values: Sequence[float | None], metric: Metric) -> str:
     if len(known) < len(values):
         return ABSENT
     return f"{figure(mean(known), metric)} ± {figure(stdev(known), metric)}"
-
-
-class FiguresRow(NamedTuple):
-    """The figures of the model or a baseline on one set of examples."""
-
-    title: str
-    examples: int
-    values: Mapping[str, float | None]
-    intervals: Mapping[str, Sequence[float] | None]
-    # The model's, not a baseline's.
-    ours: bool
-    # On the set that the report is about, not on the validation set next to a test set.
-    main: bool
-
-
-def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
-    """The model, then the baselines, on the set of the report; then the validation set.
-
-    A model with lexical features is followed by the model alone. The last baseline is followed by
-    the teacher, and by the student without it.
-    """
-    reported = report["judged"]
-    sizes = {data["name"]: data["examples"] for data in report["data"]}
-    sizes[f"{reported}_unseen"] = report["leaks"].get("unseen", 0)
-    # With a single baseline its method is named once, below the table.
-    several = report.get("other_baselines", [])
-    baselines = [report["baseline"], *several] if "baseline" in report else []
-    alone = [report["lexical"]] if "lexical" in report else []
-    teacher = [report[name] for name in ("teacher", "without_teacher") if name in report]
-    for source in (report, *alone, *baselines, *teacher):
-        for key in (reported, f"{reported}_unseen"):
-            if key not in source:
-                continue
-            title = figures.set_name(key, _)
-            ours = source is report
-            if not ours:
-                is_named = several or source in teacher
-                method = figures.baseline_name(source, _) if is_named else _("baseline")
-                if source in alone:
-                    method = _("without lexical features")
-                title = _("{name}, {set}", name=method, set=title)
-            yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
-    if reported != "valid":
-        values, ends = report["valid"], report["intervals"]["valid"]
-        yield FiguresRow(figures.set_name("valid", _), sizes["valid"], values, ends, True, False)
-
-
-def lexical_note(report: Report, _: Translator) -> str:
-    """What lexical features are, in a report of a model that has them."""
-    if len(weights := report["lexical"]["weights"]) > 1:
-        return _(
-            "Lexical features: the predictions are combined with those of {name}. The weight of "
-            "these was chosen in each fold: {weights}.",
-            name=figures.baseline_name(report["lexical"], _),
-            weights=[f"{weight:.0%}" for weight in weights],
-        )
-    return _(
-        "Lexical features: the predictions are combined with those of {name}. The weight of these "
-        "is {weight:.0%}{chosen}.",
-        name=figures.baseline_name(report["lexical"], _),
-        weight=report["lexical"]["weight"],
-        chosen=_(CHOSEN[report.get("method", {}).get("cross_validated", False)]),
-    )
-
-
-def method_notes(report: Report, _: Translator) -> Iterator[str]:
-    """How the model was fitted, and why so, where there was a choice."""
-    method = report.get("method")
-    if not method:
-        return
-    if method["name"] == "full":
-        yield _("Method: all weights were trained.")
-    else:
-        yield _(
-            "Method: the encoder is that of the checkpoint. A logistic regression was fitted to "
-            "its vectors of the training examples."
-        )
-    if "fewest" in method:
-        yield _(
-            "Training all weights was not tried, because there are fewer than {fewest} examples "
-            "for each label.",
-            fewest=method["fewest"],
-        )
-    if "compared" in method:
-        metric, where = figures.metric_of(report, method["metric"]), figures.set_name("valid", _)
-        if method["folds"]:
-            where = _("a cross-validation in {folds} folds", folds=method["folds"])
-        yield _(
-            "Compared by {metric} in {where}: {vectors} by the vectors, {full} with all weights "
-            "trained.",
-            metric=_(metric.title),
-            where=where,
-            **{name: figure(value, metric) for name, value in method["compared"].items()},
-        )
-    if method["cross_validated"]:
-        yield _(
-            "No example was split off: the model is fitted to all of them. Where no file was "
-            "given, the figures are those of a cross-validation: each training example was "
-            "predicted by a model that was fitted without it. Settings were chosen by the same "
-            "predictions, so these figures are slightly too good."
-        )
 
 
 def task_name(task: type[Task] | Task, language: Language) -> str:
@@ -251,39 +143,14 @@ def setting_text(value: Any, _: Translator) -> str:
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def hardware_rows(
-    report: Report, phases: Sequence[str] | None = None, *, _: Translator
-) -> list[list[str]]:
-    """What the run used, and how long each of these phases took, or all phases."""
-    names = {
-        "processor": _("processor"),
-        "accelerators": _("accelerators"),
-        "software": _("software"),
-        "none": _("none"),
-    }
-    titles = {"training": _("training time"), "baseline": _("time of the baseline")}
-    rows = [[names.get(x, x), names.get(y, y)] for x, y in report["hardware"].items()]
-    return rows + [
-        [titles.get(phase, phase), duration(seconds, _)]
-        for phase, seconds in report["seconds"].items()
-        if phases is None or phase in phases
-    ]
-
-
 # The model card
 
 
-def model_card(
-    report: Report,
-    task: Task,
-    language: Language,
-    is_v2: bool = False,
-    opens_elsewhere: bool = True,
-) -> str:
+def model_card(report: Report, task: Task, language: Language, config: RoFormerConfig) -> str:
     """The text of a card: how to use the model, its figures, limitations and training.
 
-    is_v2: whether it is a RoFormerV2, which transformers loads incorrectly; opens_elsewhere:
-    whether transformers has a class with all layers of the model.
+    config: of the model; transformers loads a RoFormerV2 incorrectly, and has no class with all
+    layers of some other models.
     """
     return markdown(
         report_templates(report, language),
@@ -295,8 +162,8 @@ def model_card(
         front_matter=yaml.safe_dump(front_matter(report), allow_unicode=True, sort_keys=False),
         file_name=lambda setting: _file_name(report, setting),
         warnings=figures.warnings(report, Translator(language), figures=False),
-        is_v2=is_v2,
-        opens_elsewhere=opens_elsewhere,
+        is_v2=config.is_v2,
+        opens_elsewhere=classifier_opens_in_transformers(config),
     )
 
 

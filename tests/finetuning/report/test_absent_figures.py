@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.labelled_evaluation import lines
 from roformer_tf.finetuning.report import pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
@@ -70,7 +71,7 @@ def test_report_and_card_of_a_test_set_with_one_label(name, tmp_path, monkeypatc
             assert "—" in text
             assert "None" not in text
             assert "nan" not in text.lower()
-        card = model_card(report, run.task, language)
+        card = model_card(report, run.task, language, RoFormerConfig(9, 8, 1, 1, 8))
         assert not any(
             Translator(language)(task.metrics.named(metric).title)
             in card.replace("macro F1", "MF1")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import front_matter, model_card
 from roformer_tf.tasks.classification import Classification, Pair
@@ -25,10 +26,13 @@ SETTINGS = {
 }
 
 
-def card_of(name, language="en", **options):
+V2 = {"use_bias": False, "norm_type": "rms_norm"}
+
+
+def card_of(name, language="en", **config):
     run = make_run(name, settings=SETTINGS)
     report = analyse(run)
-    return report, model_card(report, run.task, language, **options)
+    return report, model_card(report, run.task, language, RoFormerConfig(9, 8, 1, 1, 8, **config))
 
 
 def split_card(card):
@@ -96,7 +100,7 @@ def test_labels_and_names_are_escaped_in_markdown():
     run = make_run(settings=SETTINGS | {"checkpoint": "a`b", "train": "x|y<script>.tsv"})
     report = analyse(run)
     report["data"][0]["labels"] = {"0": 1, "1": 2}
-    card = model_card(report, run.task, "en")
+    card = model_card(report, run.task, "en", RoFormerConfig(9, 8, 1, 1, 8))
     assert "``a`b``" in card
     assert "`x|y<script>.tsv`" in card
     assert {line.count("|") for line in card.splitlines() if line.startswith("| training set")} == {
@@ -105,14 +109,14 @@ def test_labels_and_names_are_escaped_in_markdown():
 
 
 def test_the_card_of_a_v2_model_warns_about_transformers():
-    assert "Do not load this model with `transformers`" in card_of("classification", is_v2=True)[1]
-    assert "不要用 `transformers` 加载" in card_of("classification", "zh", is_v2=True)[1]
+    assert "Do not load this model with `transformers`" in card_of("classification", **V2)[1]
+    assert "不要用 `transformers` 加载" in card_of("classification", "zh", **V2)[1]
     assert "Do not load this model with `transformers`" not in card_of("classification")[1]
 
 
 def test_the_card_shows_code_for_other_libraries():
     classifier, pair, regression = (
-        card_of(name, opens_elsewhere=True)[1] for name in ("classification", "pair", "regression")
+        card_of(name)[1] for name in ("classification", "pair", "regression")
     )
     assert "truncation=True)" in classifier
     assert "CrossEncoder" not in classifier
@@ -120,7 +124,7 @@ def test_the_card_shows_code_for_other_libraries():
     assert "`CrossEncoder.rank` only takes models with one score" in pair
     assert ("model.rank(" in regression) == (len(make_run("regression").task.text_columns) == 2)
     for name in TASKS:
-        assert "CrossEncoder" not in card_of(name, opens_elsewhere=False)[1]
+        assert "CrossEncoder" not in card_of(name, **V2)[1]
 
 
 @pytest.mark.parametrize(
@@ -134,7 +138,7 @@ def test_the_card_shows_code_for_other_libraries():
 def test_the_card_passes_labels_if_the_model_accepts_them(task, takes_labels):
     name = {"Pair": "pair", "PromptedSpans": "spans"}.get(type(task).__name__, "classification")
     run = make_run(name, settings=SETTINGS)
-    card = model_card(analyse(run), task, "zh")
+    card = model_card(analyse(run), task, "zh", RoFormerConfig(9, 8, 1, 1, 8))
     assert ("labels=[" in card) == takes_labels
 
 
@@ -158,7 +162,9 @@ def test_cards_of_taggers_name_the_limits_of_transformers():
     run = make_run("tagging", settings=SETTINGS)
     report = analyse(run)
     plain, legal, crf = (
-        model_card(report, dataclasses.replace(run.task, **changes), "en")
+        model_card(
+            report, dataclasses.replace(run.task, **changes), "en", RoFormerConfig(9, 8, 1, 1, 8)
+        )
         for changes in ({"scheme": ""}, {"scheme": "IOB2"}, {"scheme": "IOB2", "crf": True})
     )
     assert "transformers" not in plain

@@ -6,8 +6,7 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.fgm import AdversarialModel
-from roformer_tf.finetuning.trainer import TaskLoss
+from roformer_tf.finetuning.trainer import AdversarialModel, TaskLoss
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.losses import LossConfig
