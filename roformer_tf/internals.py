@@ -8,7 +8,6 @@ these, too. `tests/test_architecture.py` refuses other uses.
 The libraries are imported inside functions: modules that only read text load none of them.
 """
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import ModuleType
@@ -114,9 +113,7 @@ def forgetting_gradients() -> Iterator[None]:
     TensorFlow keeps each of them as long as the process lives, and with it the graph of a training
     step and all its weights and moments.
     """
-    if "tensorflow" not in sys.modules:
-        yield
-        return
+    # On JAX, too, Keras imports TensorFlow for a training: to set its seed.
     from tensorflow.python.framework.ops import gradient_registry
 
     gradients = gradient_registry._registry

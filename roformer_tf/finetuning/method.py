@@ -150,9 +150,9 @@ def _cross_validated(search: "Search", parts: Folds) -> Any:
         shares = (search.config.valid_share, 0.0)
         train, valid, _ = split_examples(rest, search.task, shares, search.config.seed)
         sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
-        full = dataclasses.replace(_of_method(search, "full"), prefix=f"fold-{number}-")
+        full = _of_method(search, "full")
         # `fitted` is keyed by the id of a list, and a later list may get the id of a freed one.
-        part = dataclasses.replace(full, sets=sets, fitted={}).first()
+        part = dataclasses.replace(full, prefix=f"fold-{number}-", sets=sets, fitted={}).first()
         predictions += part.predictions["test"]
         gold += [example.label for example in fold]
     return search.task.metrics.compute(gold, predictions)

@@ -152,7 +152,7 @@ class CompletionsRequest(CompatibleRequest):
     stop: StopTexts | None = Field(None, description="The completion ends before this text.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
-    stream_options: dict[str, Any] | None = Field(
+    stream_options: dict[str, bool] | None = Field(
         None, description="include_usage: send `usage` in the last event."
     )
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")

@@ -73,11 +73,8 @@ class RecordedRun:
 
 def compare(config: RunsConfig) -> None:
     """Print the tables."""
-    try:
-        folders = [run for folder in config.folder for run in find_runs(folder)]
-        runs = [read_run(*pair) for pair in named(folders).items()]
-    except OSError as error:
-        raise InputError(f"cannot read {error.filename}: {error.strerror}.") from None
+    folders = [run for folder in config.folder for run in find_runs(folder)]
+    runs = [read_run(*pair) for pair in named(folders).items()]
     show("\n".join(tables(runs, terminal_width())))
 
 
@@ -267,8 +264,9 @@ def _differences(runs: Sequence[RecordedRun]) -> Iterator[list[str]]:
     for key in dict.fromkeys(key for run in runs for key in run.settings if key != "output"):
         by_value: dict[str, list[str]] = {}
         for run in runs:
-            by_value.setdefault(_spelled(run.settings.get(key)), []).append(run.name)
-        # No value is that of all runs.
+            if key in run.settings:  # one with stages has no steps
+                by_value.setdefault(_spelled(run.settings[key]), []).append(run.name)
+        # No value is that of all runs. A setting that only some runs have differs, too.
         if max(map(len, by_value.values())) < len(runs):
             for number, (value, names) in enumerate(by_value.items()):
                 yield ["" if number else key, value, ", ".join(names)]

@@ -106,7 +106,6 @@ TASK_FIELDS["paraphrase"] = TASK_FIELDS["embedding"] | {"teacher": False}
 
 @pytest.mark.parametrize("name", TASKS)
 def test_task_json_keeps_its_fields(name, tmp_path):
-    """Older and newer versions read the same task.json."""
     TASKS[name]().save(tmp_path)
     assert json.loads((tmp_path / "task.json").read_text(encoding="utf-8")) == {
         "name": name,
@@ -120,6 +119,10 @@ def test_task_json_keeps_its_fields(name, tmp_path):
         "thresholds": [],
         "mean": 0.0,
         "deviation": 1.0,
+        "label_values": [],
+        "scheme": "",
+        "crf": False,
+        "transitions": [],
         **TASK_FIELDS.get(name, {}),
     }
 
