@@ -197,3 +197,17 @@ def test_values_have_the_types_of_the_flags(keywords, field, value):
     config = from_keywords(FinetuneConfig, {"train": "x", "output": "y", **keywords})
     assert getattr(config, field) == value
     assert from_keywords(FinetuneConfig, {"train": "x", "output": "y"}).checkpoint
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow keeps gradients")
+def test_a_training_leaves_no_gradients_in_tensorflow(shallow, tmp_path):
+    """A gradient keeps the graph of its training step, and so all weights and moments."""
+    from tensorflow.python.framework.ops import gradient_registry
+
+    def gradients():
+        return {name for name in gradient_registry.list() if name.startswith("CustomGradient-")}
+
+    before = gradients()
+    roformer_tf.finetune(shallow, rows(24, 0), tmp_path, baseline=False, **SETTINGS)
+    assert gradients() == before
