@@ -215,7 +215,7 @@ def inputs(tmp_path_factory, released):
     write("more_examples", "more_examples.tsv", _lines([head, *examples[6:]]))
     write("without_header", "without_header.tsv", _lines(x[:2] for x in examples))
     write("with_holes", "with_holes.tsv", _lines([head, *examples, ("", "1", "", "0")]))
-    several = "".join(f"{text}\t{('0', '1', '0;1')[i % 3]}\n" for i, text in enumerate(texts))
+    several = "".join(f"{text}\t{('a', 'b', 'a;b')[i % 3]}\n" for i, text in enumerate(texts))
     write("separated", "separated.tsv", f"text\tlabels\n{several}")
     _book(folder / "examples.xlsx", 一=[head, *examples], 二=[head, *examples[6:]])
     actual["examples_book"] = folder / "examples.xlsx"
