@@ -230,6 +230,11 @@ class _TrialEvents:
         folder = self.trial.folder / CHECKPOINTS
         save_checkpoint(folder, step, self.data_id, self.trained, keep=1)
 
+    def save_within_epoch(self, step: int) -> None:
+        """Save a checkpoint, except at the end of an epoch: there `evaluate` does it."""
+        if step % self.epoch_steps:
+            self.save(step)
+
     def stop_if_done(self) -> bool:
         """Stop the training if none of the last `patience` evaluations was better; 0 for never."""
         goodness, patience = self._goodness(), self.trial.config.patience
@@ -313,7 +318,7 @@ def fit(trial: Trial, initial: InitialState, task: Task, data_id: str, valid: En
             callbacks=[
                 log,
                 PeriodicCallback(events.evaluate, every=epoch_steps, log=log),
-                PeriodicCallback(events.save, every=config.save_every, log=log),
+                PeriodicCallback(events.save_within_epoch, every=config.save_every, log=log),
             ],
             verbose=0,
         )

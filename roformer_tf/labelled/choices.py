@@ -24,7 +24,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.encoding import EncodedTexts, Row, encode_texts, joined, rows_of
+from roformer_tf.labelled.encoding import EncodedRow, EncodedTexts, encode_texts, joined, rows_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
@@ -77,7 +77,7 @@ def encode_cloze(
     without a gap has it at its end. Each example has a row for each number of tokens of its
     candidates, and one of as many masks alone.
     """
-    rows, masks, lengths = list[list[Row]](), list[Ints](), list[int]()
+    rows, masks, lengths = list[list[EncodedRow]](), list[Ints](), list[int]()
     candidate_rows, tokens = list[Ints](), list[Ints]()
     for example in examples:
         text, *candidates = example.texts

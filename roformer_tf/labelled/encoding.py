@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # The token ids and segments of a row, (T,) int32 each.
-Row: TypeAlias = tuple[Ints, Ints]
+EncodedRow: TypeAlias = tuple[Ints, Ints]
 # An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
 
@@ -52,7 +52,7 @@ class EncodedTexts:
 
     @classmethod
     def of_rows(
-        cls, rows: Sequence[Sequence[Row]], lengths: Sequence[int] | Ints, **more: Any
+        cls, rows: Sequence[Sequence[EncodedRow]], lengths: Sequence[int] | Ints, **more: Any
     ) -> "Self":
         """From the rows of each example, and its `lengths`."""
         flat = [row for of_example in rows for row in of_example]
@@ -101,7 +101,7 @@ def encode_texts(
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
     its last tokens.
     """
-    rows, lengths = list[list[Row]](), list[int]()
+    rows, lengths = list[list[EncodedRow]](), list[int]()
     for example in examples:
         first, *rest = map(tokenizer.ids, example.texts)
         if rest:
@@ -134,7 +134,7 @@ def encode_units(
         # A unit must fit into the overlap of two windows, and needs at least one token.
         return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
-    rows, first_units, lengths = list[list[Row]](), list[Ints](), list[int]()
+    rows, first_units, lengths = list[list[EncodedRow]](), list[Ints](), list[int]()
     for example in examples:
         ids_each = [ids_of(unit) for unit in example.units]
         bounds = np.cumsum([0, *map(len, ids_each)])
@@ -247,7 +247,7 @@ def joined(
     first: list[int],
     second: list[int] | None = None,
     max_length: int | None = None,
-) -> Row:
+) -> EncodedRow:
     """One row, of a text or two."""
     ids, segments = tokenizer.join(first, second, max_length)
     return np.array(ids, np.int32), np.array(segments, np.int32)

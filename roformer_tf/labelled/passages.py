@@ -140,9 +140,8 @@ class Passages(TrainingData):
         for row, (query, _) in enumerate(views):
             # Searching bytes is fast. A match that does not begin at a token is improbable, and
             # costs only one negative.
-            targets[row, : len(items)] = [
-                IGNORED if query.tobytes() in text else 0 for text in texts
-            ]
+            sought = query.tobytes()
+            targets[row, : len(items)] = [IGNORED if sought in text else 0 for text in texts]
             targets[row, row] = 1
         return inputs, targets, first_weights(len(items), batch_size)
 

@@ -22,7 +22,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.cells import BadCellError, ellipsized, parsed
-from roformer_tf.labelled.encoding import EncodedTexts, Row, joined, windows
+from roformer_tf.labelled.encoding import EncodedRow, EncodedTexts, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -136,7 +136,7 @@ class TokenizedQuestions:
         """How many tokens of its context fit into a row of a question."""
         return self.max_length - _SPECIALS - len(self.questions[number])
 
-    def row(self, number: int, first: int, last: int) -> Row:
+    def row(self, number: int, first: int, last: int) -> EncodedRow:
         """The row of a question and the tokens [first, last) of its context."""
         return joined(self.tokenizer, self.questions[number], self.contexts[number][0][first:last])
 
@@ -156,7 +156,7 @@ def encode_questions(
     Raises InputError for a `max_length` without room for a question and a context.
     """
     tokens = TokenizedQuestions(examples, tokenizer, max_length)
-    rows, spans = list[list[Row]](), list[Ints]()
+    rows, spans = list[list[EncodedRow]](), list[Ints]()
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))
         rows.append([tokens.row(number, *part) for part in parts])

@@ -17,7 +17,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, Row, Rows, joined, rows_of
+from roformer_tf.labelled.encoding import EncodedRow, EncodedTexts, Rows, joined, rows_of
 from roformer_tf.tasks.base import Examples, Task, check_labels, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
@@ -61,7 +61,7 @@ class PromptedLabelling(SpansLabelling):
         room = 1 + max(map(len, prompts))  # with the [SEP] after it
         alone = dataclasses.replace(self.task, max_length=length - room)
         texts = SpansLabelling(alone).encode(examples, tokenizer)
-        sequences, first_units, label_of_row = list[list[Row]](), list[Ints](), list[int]()
+        sequences, first_units, label_of_row = list[list[EncodedRow]](), list[Ints](), list[int]()
         for windows, asked in zip(rows_of(texts), labels, strict=True):
             sequences.append([])
             for label, row in product(asked, windows):
