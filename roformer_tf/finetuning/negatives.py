@@ -1,8 +1,6 @@
 """Hard negatives: texts with similar vectors although they do not match."""
 
 import dataclasses
-from collections import defaultdict
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -23,16 +21,10 @@ def with_hard_negatives(data: SideBatches, model: PretrainedModel, count: int) -
     the examples; the nearest have the largest cosines. Raises InputError if there are too few.
     """
     say("looking for the {count} nearest texts that do not belong to each", count=count)
-    different, text_of = different_rows(data.encoded.token_ids)
+    text_of = text_numbers(data.encoded.token_ids)
+    _, different = np.unique(text_of, return_index=True)  # the first sequence of each text
     vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in different]))
     return dataclasses.replace(data, negatives=nearest_others(data, text_of, vectors, count))
-
-
-def different_rows(token_ids: Sequence[Ints]) -> tuple[Ints, Ints]:
-    """The first sequence of each different text, and for each sequence the number of its text."""
-    numbers = text_numbers(token_ids)  # from 0, in the order of the first sequences
-    _, rows = np.unique(numbers, return_index=True)
-    return rows, numbers
 
 
 def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count: int) -> Ints:
@@ -46,10 +38,8 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
     candidates, first = np.unique(text_of[sides > 0], return_index=True)  # numbers of vectors
     # A row of each candidate: `first` counts only rows of second and third texts.
     rows = np.flatnonzero(sides > 0)[first]
-    # `positives` numbers the texts of examples, which may be equal; a text's number: its vectors.
-    vectors_of: dict[int, set[int]] = defaultdict(set)
-    for text, vector in zip(encoded.numbers.ravel()[encoded.text_of_row], text_of, strict=True):
-        vectors_of[int(text)].add(int(vector))
+    # (rows,): the text of each as `positives` numbers it, which may have several rows.
+    whole = encoded.numbers.ravel()[encoded.text_of_row]
     documents = vectors[candidates]
     anchors = text_of[encoded.first_rows[:, 0]]
     nearest = np.empty((encoded.examples, count), np.int64)
@@ -58,7 +48,7 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
         chunk = slice(begin, begin + at_once)
         scores = vectors[anchors[chunk]] @ documents.T  # (chunk, candidates)
         for number, anchor in enumerate(encoded.numbers[chunk, 0].tolist()):
-            own = sorted({vector for text in known[anchor] for vector in vectors_of[text]})
+            own = text_of[np.isin(whole, list(known[anchor]))]
             scores[number, np.isin(candidates, own)] = -np.inf
         available = np.isfinite(scores).sum(axis=1).min()
         if available < count:
