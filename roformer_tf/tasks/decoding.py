@@ -239,23 +239,15 @@ class LabelDecoding(Decoding):
 
 
 class NumberDecoding(Decoding):
-    """A prediction is written as one number, the first score."""
-
-    number_name: ClassVar[str]
-    """What the number is called."""
-
-    @property
-    def score_columns(self) -> tuple[str, ...]:
-        """The number's name."""
-        return (self.number_name,)
+    """A prediction is written as one number, the first score, in the single column of scores."""
 
     def cell_names(self) -> list[str]:
         """The number's name."""
-        return [self.number_name]
+        return list(self.score_columns)
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """The number by its name."""
-        return {self.number_name: shortest(prediction.scores[0])}
+        return {self.score_columns[0]: shortest(prediction.scores[0])}
 
 
 def listed_cells(numbers: Sequence[int]) -> list[str]:

@@ -76,7 +76,7 @@ class RegressionObjective(TrainingObjective):
 class RegressionDecoding(NumberDecoding):
     """Logits (1,), in deviations → the number. Scores (1,): the number itself."""
 
-    number_name: ClassVar[str] = "score"
+    score_columns = ("score",)
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """The number."""

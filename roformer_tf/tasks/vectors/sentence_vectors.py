@@ -189,7 +189,7 @@ class VectorDecoding(NumberDecoding):
     """Vectors of sequences → cosines. Scores (1,): the cosine of the first two texts."""
 
     graph_part = "pooled"
-    number_name: ClassVar[str] = "cosine"
+    score_columns = ("cosine",)
 
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
