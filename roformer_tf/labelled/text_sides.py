@@ -35,8 +35,8 @@ _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from sin
 class EncodedSides(EncodedTexts):
     """N examples of S texts, each text in rows of its own; a long text may have several."""
 
-    text_of_row: Ints
-    """(rows,) int32, rising: the index of each row's text: example · S + side."""
+    counts: Ints
+    """(N, S) int32: the number of rows of each text."""
     numbers: Ints
     """(N, S) int64: a number for each text, the same for equal ones."""
 
@@ -44,16 +44,14 @@ class EncodedSides(EncodedTexts):
     def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
         """From the rows of each text of each example: (T,) int32, with special tokens."""
         flat = [rows for example in texts for rows in example]
-        sides = len(texts[0]) if texts else 1
-        counts = np.array([len(rows) for rows in flat], np.int32)
-        text_of_row = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
+        shape = len(texts), len(texts[0]) if texts else 1
         rows = [[(row, np.zeros_like(row)) for text in x for row in text] for x in texts]
         return cls.of_rows(
             rows,
             lengths,
-            text_of_row=text_of_row,
+            counts=np.array([len(rows) for rows in flat], np.int32).reshape(shape),
             # Texts are equal if all their rows are: each row begins and ends with a special token.
-            numbers=text_numbers(map(np.concatenate, flat)).reshape(-1, sides),
+            numbers=text_numbers(map(np.concatenate, flat)).reshape(shape),
         )
 
     @property
@@ -64,14 +62,12 @@ class EncodedSides(EncodedTexts):
     @cached_property
     def first_rows(self) -> Ints:
         """(N, S) the first row of each text."""
-        wanted = np.arange(self.numbers.size)
-        return np.searchsorted(self.text_of_row, wanted).reshape(self.numbers.shape)
+        return np.cumsum(self.counts).reshape(self.counts.shape) - self.counts
 
     @cached_property
-    def counts(self) -> Ints:
-        """(N, S) the number of rows of each text."""
-        counts = np.bincount(self.text_of_row, minlength=self.numbers.size)
-        return counts.reshape(self.numbers.shape)
+    def text_of_row(self) -> Ints:
+        """(rows,) rising: the index of each row's text: example · S + side."""
+        return np.repeat(np.arange(self.counts.size), self.counts.ravel())
 
 
 def encode_separately(
