@@ -379,7 +379,7 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
 
 def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> list[Example]:
     """Read all examples with their labels. Raises InputError as `good_examples`."""
-    rows = examples_of(path, *layout[:3], columns, True, layout.annotations)
+    rows = examples_of(path, layout, columns, labelled=True)
     return layout.task.labelling.complete(good_examples(path, rows, columns.strict))
 
 
@@ -438,7 +438,8 @@ def open_texts_to_predict(path: str | Path, task: Any, columns: ColumnsConfig) -
     else:
         if kind != "conll":
             texts, note = columns_to_predict(path, task, columns)
-        examples = examples_of(path, task, texts, None, columns, labelled=False)
+        layout = Layout(task, texts, None, note)
+        examples = examples_of(path, layout, columns, labelled=False)
     prepare = task.labelling.for_prediction
     return TextsToPredict(note, (x if isinstance(x, Row) else prepare(x) for x in examples))
 

@@ -4,7 +4,7 @@ A `task` here is one of `tasks.table`, or its class. That folder imports this on
 `Any`. Reading needs its `name`, its `labelling` and, to predict, its `text_columns`.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,20 +22,14 @@ Item = TypeVar("Item")
 
 
 def examples_of(
-    path: str | Path,
-    task: Any,
-    texts: Sequence[str],
-    label: str | None,
-    columns: ColumnsConfig,
-    labelled: bool,
-    annotations: Any = None,
+    path: str | Path, layout: Any, columns: ColumnsConfig, labelled: bool
 ) -> Iterator[Example | Row]:
     """An Example for every row of a table, or every sentence of CoNLL; or the row with a problem.
 
-    `texts`, `label`: names of its columns, exactly. `labelled`: whether the examples are to be
-    learned from, or evaluated: then units are read with their labels, which CoNLL has in no named
-    column. `annotations`: of a table, the `UnitColumns` or `EntityColumns`.
+    `layout`: the `reading.Layout`. `labelled`: whether the examples are to be learned from, or
+    evaluated: then units are read with their labels, which CoNLL has in no named column.
     """
+    task, texts, label, _, annotations = layout
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
         if not task.labelling.has_units:
