@@ -37,10 +37,12 @@ _PATHS = (".zip", ".txt", ".safetensors")
 class HubModel(NamedTuple):
     """A model of a hub, at a revision: a branch, a tag or a commit."""
 
+    source: str
+    """What a user types."""
     owner: str
     name: str
     revision: str
-    is_modelscope: bool = False
+    is_modelscope: bool
 
     @classmethod
     def parse(cls, source: str | Path) -> "HubModel | None":
@@ -50,19 +52,12 @@ class HubModel(NamedTuple):
         if match is None or text.endswith(_PATHS) or os.path.exists(source):  # noqa: PTH110
             return None
         prefix, owner, name, revision = match.groups(default="")
-        return cls(owner, name, revision or _BRANCHES[prefix], prefix == _MODELSCOPE)
+        return cls(text, owner, name, revision or _BRANCHES[prefix], prefix == _MODELSCOPE)
 
     @property
     def id(self) -> str:
         """Its name at the hub."""
         return f"{self.owner}/{self.name}"
-
-    @property
-    def source(self) -> str:
-        """What a user types."""
-        prefix = _MODELSCOPE if self.is_modelscope else ""
-        at = "" if self.revision == _BRANCHES[prefix] else f"@{self.revision}"
-        return f"{prefix}{self.id}{at}"
 
     @property
     def endpoint(self) -> str:

@@ -118,7 +118,7 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
     # The parts between masks are tokenized separately, since the tokenizer would split "[MASK]".
     for number, part in enumerate(text.split(MASK)):
         ids += [tokenizer.mask_id] if number else []
-        ids += tokenizer.ids_and_words(part)[0]
+        ids += tokenizer.ids(part)
     return [*ids, tokenizer.sep_id]
 
 
