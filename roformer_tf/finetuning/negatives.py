@@ -1,6 +1,7 @@
 """Hard negatives: texts with similar vectors although they do not match."""
 
 import dataclasses
+from collections import defaultdict
 
 import numpy as np
 
@@ -38,8 +39,10 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
     candidates, first = np.unique(text_of[sides > 0], return_index=True)  # numbers of vectors
     # A row of each candidate: `first` counts only rows of second and third texts.
     rows = np.flatnonzero(sides > 0)[first]
-    # (rows,): the text of each as `positives` numbers it, which may have several rows.
-    whole = encoded.numbers.ravel()[encoded.text_of_row]
+    # `positives` numbers the texts of examples, which may be equal; a text's number: its vectors.
+    vectors_of: dict[int, set[int]] = defaultdict(set)
+    for text, vector in zip(encoded.numbers.ravel()[encoded.text_of_row], text_of, strict=True):
+        vectors_of[int(text)].add(int(vector))
     documents = vectors[candidates]
     anchors = text_of[encoded.first_rows[:, 0]]
     nearest = np.empty((encoded.examples, count), np.int64)
@@ -48,7 +51,7 @@ def nearest_others(data: SideBatches, text_of: Ints, vectors: np.ndarray, count:
         chunk = slice(begin, begin + at_once)
         scores = vectors[anchors[chunk]] @ documents.T  # (chunk, candidates)
         for number, anchor in enumerate(encoded.numbers[chunk, 0].tolist()):
-            own = text_of[np.isin(whole, list(known[anchor]))]
+            own = sorted({vector for text in known[anchor] for vector in vectors_of[text]})
             scores[number, np.isin(candidates, own)] = -np.inf
         available = np.isfinite(scores).sum(axis=1).min()
         if available < count:
