@@ -12,6 +12,7 @@ from roformer_tf.conversion.average import AverageConfig, average
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.multilabel import Multilabel
 from tests.support.random_model import save_random_models
 
 WEIGHTS = "model.safetensors"
@@ -184,12 +185,18 @@ def a_task(folder, tmp_path):
     return "have different files task.json, or one has none"
 
 
+def other_thresholds(folder, tmp_path):
+    """As of a run with another seed, whose thresholds suit its own weights."""
+    Multilabel(labels=("坏", "好"), thresholds=(0.4, 0.4)).save(folder)
+    return "Models whose task.json has thresholds have no mean"
+
+
 def other_lexical_features(folder, tmp_path):
     """As of a run with another seed, whose training set is another one."""
     (folder / "lexical.npz").write_bytes(b"other")
     return (
         "files lexical.npz, or one has none. Give models that were trained for the same task, "
-        "with the same recipe; for lexical.npz, with --lexical-features no."
+        "with the same recipe; for lexical.npz, with --lexical-features no. "
     )
 
 
@@ -205,6 +212,7 @@ def other_lexical_features(folder, tmp_path):
         no_vocabulary,
         other_pooling,
         a_task,
+        other_thresholds,
     ],
 )
 @pytest.mark.parametrize("position", [1, 2])
