@@ -112,8 +112,8 @@ def _difference(first: Stored, other: Stored) -> str:
     if files := sorted(first.files.items() ^ other.files.items()):
         return (
             f"files {files[0][0]}, or one has none. Give models that were trained for the same "
-            "task, with the same recipe; for lexical.npz, with --lexical-features no. Models whose "
-            "task.json has thresholds have no mean: they are chosen for the weights of one model."
+            "task, with the same recipe; for lexical.npz, with --lexical-features no. Thresholds "
+            "in task.json are chosen for the weights of one model: such models have no mean."
         )
     return ""
 

@@ -188,7 +188,7 @@ def a_task(folder, tmp_path):
 def other_thresholds(folder, tmp_path):
     """As of a run with another seed, whose thresholds suit its own weights."""
     Multilabel(labels=("坏", "好"), thresholds=(0.4, 0.4)).save(folder)
-    return "Models whose task.json has thresholds have no mean"
+    return "Thresholds in task.json are chosen for the weights of one model"
 
 
 def other_lexical_features(folder, tmp_path):
