@@ -163,10 +163,13 @@ class LayerwiseAdamW(EmaAdamW):
         """The arguments, for Keras' serialization."""
         return super().get_config() | {"scales": list(self.scales)}
 
+    def scale(self, variable: Any) -> float:
+        """The factor on the learning rate of a weight."""
+        return self.scales[index_of(self, variable)]
+
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight with its own learning rate."""
-        scale = self.scales[index_of(self, variable)]
-        super().move(gradient, variable, learning_rate * scale)
+        super().move(gradient, variable, learning_rate * self.scale(variable))
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Decay weights by their own learning rates; Keras has one for all."""
@@ -174,8 +177,8 @@ class LayerwiseAdamW(EmaAdamW):
         for variable in variables:
             if self._use_weight_decay(variable):
                 # As in AdamW, the decay is proportional to the rate: with a scale of 0.1, a tenth.
-                rate = learning_rate * self.scales[index_of(self, variable)]
-                self.assign_sub(variable, ops.multiply(variable, rate * self.weight_decay))
+                rate = learning_rate * self.scale(variable)
+                self.assign_sub(variable, ops.multiply(variable, self.weight_decay) * rate)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -256,6 +259,14 @@ class Muon(EmaAdamW):
         step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
         step = ops.reshape(step, variable.shape)
         self.assign_sub(variable, learning_rate * self.matrix_rate * step)
+
+    def scale(self, variable: Any) -> float:
+        """The factor on the learning rate of a weight."""
+        return self.matrix_rate if moments_of(self, variable)[1] is None else 1.0
+
+    # Steps have a fixed length. With the decay of a lower rate, weights would grow until attention
+    # is saturated.
+    _apply_weight_decay = LayerwiseAdamW._apply_weight_decay
 
 
 def orthogonal(matrix: Any, dtype: str) -> Any:

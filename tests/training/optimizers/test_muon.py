@@ -73,7 +73,7 @@ def test_muon_updates_kernels_and_adamw_the_rest(model):
         for v, value in zip(variables, start, strict=True):
             v.assign(value)
         own = {"muon_learning_rate_scale": 3.0} if algorithm == "muon" else {}
-        config = OptimizerConfig(algorithm, learning_rate=0.01, warmup=0.0, **own)
+        config = OptimizerConfig(algorithm, learning_rate=0.01, warmup=0.0, weight_decay=0.5, **own)
         optimizer = make_optimizer(config, variables, LONG)
         for step in gradients:
             optimizer.apply([keras.ops.convert_to_tensor(g, "float32") for g in step])
@@ -93,5 +93,5 @@ def test_muon_updates_kernels_and_adamw_the_rest(model):
                 square = x @ x.T
                 x = 3.4445 * x - 4.7750 * square @ x + 2.0315 * square @ square @ x
             scale = 0.01 * 3.0 * 0.2 * max(nesterov.shape) ** 0.5
-            weight = weight * (1 - 0.01 * 0.01) - scale * x.reshape(v.shape)
+            weight = weight * (1 - 0.01 * 3.0 * 0.5) - scale * x.reshape(v.shape)
         assert np.abs(after["muon"][i] - weight).max() < 1e-4, names[id(v)]
