@@ -14,7 +14,7 @@ BLANK = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
 }
-MAX_CODE_LINES = 29_481
+MAX_CODE_LINES = 29_484
 MAX_FILES = 20  # in a folder
 MAX_IMPORT_CHAIN = 20
 MAX_FUNCTION_LINES = 70  # without the docstring

@@ -108,13 +108,17 @@ class EmaAdamW(keras.optimizers.AdamW):
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, its slots and its average."""
-        self.move(gradient, variable, learning_rate)
+        self.move(gradient, variable, learning_rate * self.scale(variable))
         if self.ema:
             step = ops.cast(self.iterations, "float32")
             average = self.ema_weights[index_of(self, variable)]
             # At step 0 the decay is 0: the average becomes the weight after its first update.
             fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
             self.assign_add(average, fresh * ops.subtract(variable, average))
+
+    def scale(self, variable: Any) -> float:
+        """The factor on the learning rate of a weight, and so on its decay."""
+        return 1.0
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, which is TensorFlow's variable on TensorFlow, and its two moments."""
@@ -146,6 +150,15 @@ class EmaAdamW(keras.optimizers.AdamW):
         own = keras_variable(self, variable)
         return own.name not in self.undecayed and super()._use_weight_decay(variable)
 
+    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
+        """Decay weights by their own learning rates; Keras has one for all."""
+        learning_rate = self.learning_rate  # once: the schedule has some twenty operations
+        for variable in variables:
+            if self._use_weight_decay(variable):
+                # As in AdamW, the decay is proportional to the rate: with a scale of 0.1, a tenth.
+                rate = ops.cast(learning_rate * self.scale(variable), variable.dtype)
+                self.assign_sub(variable, ops.multiply(variable, self.weight_decay) * rate)
+
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class LayerwiseAdamW(EmaAdamW):
@@ -164,21 +177,8 @@ class LayerwiseAdamW(EmaAdamW):
         return super().get_config() | {"scales": list(self.scales)}
 
     def scale(self, variable: Any) -> float:
-        """The factor on the learning rate of a weight."""
+        """The factor on the learning rate of a weight, and so on its decay."""
         return self.scales[index_of(self, variable)]
-
-    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight with its own learning rate."""
-        super().move(gradient, variable, learning_rate * self.scale(variable))
-
-    def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
-        """Decay weights by their own learning rates; Keras has one for all."""
-        learning_rate = self.learning_rate  # once: the schedule has some twenty operations
-        for variable in variables:
-            if self._use_weight_decay(variable):
-                # As in AdamW, the decay is proportional to the rate: with a scale of 0.1, a tenth.
-                rate = learning_rate * self.scale(variable)
-                self.assign_sub(variable, ops.multiply(variable, self.weight_decay) * rate)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -246,6 +246,14 @@ class Muon(EmaAdamW):
             velocities.append(None if variable.name == "kernel" else add(variable, "velocity"))
         set_moments(self, momentums, velocities)
 
+    def scale(self, variable: Any) -> float:
+        """The factor on the learning rate of a weight, and so on its decay: another for matrices.
+
+        Their steps have a fixed length. If they decayed less than they move, they would grow until
+        attention is saturated (docs/LOG.md).
+        """
+        return self.matrix_rate if moments_of(self, variable)[1] is None else 1.0
+
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and its moments."""
         momentum, velocity = moments_of(self, variable)
@@ -258,15 +266,7 @@ class Muon(EmaAdamW):
         ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)
         step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
         step = ops.reshape(step, variable.shape)
-        self.assign_sub(variable, learning_rate * self.matrix_rate * step)
-
-    def scale(self, variable: Any) -> float:
-        """The factor on the learning rate of a weight."""
-        return self.matrix_rate if moments_of(self, variable)[1] is None else 1.0
-
-    # Steps have a fixed length. With the decay of a lower rate, weights would grow until attention
-    # is saturated.
-    _apply_weight_decay = LayerwiseAdamW._apply_weight_decay
+        self.assign_sub(variable, learning_rate * step)
 
 
 def orthogonal(matrix: Any, dtype: str) -> Any:

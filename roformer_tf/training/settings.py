@@ -56,7 +56,7 @@ class OptimizerConfig:
     decay_share: float = 0.1
     """With wsd, fraction of the steps, at the end, over which the learning rate decays."""
     weight_decay: float = 0.01
-    """Weight decay, multiplied by the learning rate; not applied to norms and biases."""
+    """Weight decay, multiplied by each weight's learning rate; not applied to norms and biases."""
     beta_2: float = 0.98
     """Decay rate of the second moment (Adam's beta 2)."""
     clip_norm: float = 1.0
@@ -96,7 +96,7 @@ class FinetuneOptimizerConfig:
     schedule: Literal["linear", "constant"] = "linear"
     """Decay of the learning rate after the warm-up; "constant" keeps the peak."""
     weight_decay: float = 0.01
-    """Weight decay, multiplied by the learning rate; not applied to norms and biases."""
+    """Weight decay, multiplied by each weight's learning rate; not applied to norms and biases."""
     beta_2: float = 0.999
     """Decay rate of the second moment (Adam's beta 2)."""
     clip_norm: float = 1.0
