@@ -98,8 +98,14 @@ class JointConfig:
     """Seed of the order and the masks."""
     masking: MaskingConfig = MaskingConfig(mask_rate=0.2)  # noqa: RUF009 (frozen)
     mixing: MixingConfig = MixingConfig()  # noqa: RUF009
+    # Without more weight decay the weights grow, and single texts lose (docs/LOG.md).
     optimizer: OptimizerConfig = OptimizerConfig(  # noqa: RUF009
-        "muon", learning_rate=7e-4, warmup=0.02, schedule="wsd", decay_share=0.4
+        "muon",
+        learning_rate=7e-4,
+        warmup=0.02,
+        schedule="wsd",
+        decay_share=0.4,
+        weight_decay=0.3,
     )
 
 
