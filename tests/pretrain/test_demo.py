@@ -209,7 +209,7 @@ def test_help_explains_the_flags_and_trains_nothing(tmp_path, monkeypatch, capsy
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["demo", "--help"])
     with pytest.raises(SystemExit) as ended:
-        runpy.run_module("pretrain.demo", run_name="__main__")
+        runpy.run_module("pretrain.demo", run_name="__main__", alter_sys=True)
     assert ended.value.code == 0
     printed = capsys.readouterr().out
     assert "--seconds X" in printed
