@@ -247,10 +247,10 @@ class Muon(EmaAdamW):
         set_moments(self, momentums, velocities)
 
     def scale(self, variable: Any) -> float:
-        """The factor on the learning rate of a weight, and so on its decay: another for matrices.
+        """`matrix_rate` for matrices, 1 for the rest.
 
-        Their steps have a fixed length. If they decayed less than they move, they would grow until
-        attention is saturated (docs/LOG.md).
+        The steps of a matrix do not get shorter. If it decayed at the lower rate, it would grow
+        until attention is saturated (docs/LOG.md).
         """
         return self.matrix_rate if moments_of(self, variable)[1] is None else 1.0
 
