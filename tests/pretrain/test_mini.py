@@ -263,6 +263,11 @@ def test_each_stage_reads_the_output_of_the_earlier_ones(tmp_path, monkeypatch):
     third, fourth = more
     assert [x.init_from for x in more] == [f"{x.output}/model" for x in (stage, third)]
     assert [(x.steps, x.comparison_weight) for x in stages] == [(7, 0), (9, 1), (3, 1)]
+    assert training[training.index("--steps") + 1] == "5"
+    optimizers = [x.optimizer for x in stages]
+    assert [x.decay_share for x in optimizers] == [0.4, 0.6, 0.6]
+    assert [x.learning_rate for x in optimizers] == [7e-4, 7e-4, 5e-4]
+    assert {x.weight_decay for x in optimizers} == {0.3}
     changed = {"init_from", "output", "steps", "seed", "comparison_weight", "optimizer"}
     longer = {"compared_length", "compared_batch_size"}
     for name in vars(stage).keys() - changed:
