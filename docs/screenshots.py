@@ -16,8 +16,8 @@ from selenium import webdriver
 FIGURES = Path(__file__).parent / "figures"
 PAUSE = 2  # seconds until a page has drawn its figures
 WIDTH = 820
-# Heights of the pictures.
-REPORT, SERVICE, COMPARISON, POEMS = 820, 680, 690, 960
+# Heights of the windows; the pictures lack the 143 pixels of the browser's own bars.
+REPORT, SERVICE, COMPARISON, POEMS = 820, 750, 690, 960
 
 
 def main() -> None:
@@ -27,11 +27,13 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=Path)
     folders = parser.parse_args()
     options = webdriver.ChromeOptions()
-    for flag in ("--headless", "--no-sandbox", "--hide-scrollbars", "--lang=zh-CN"):
+    for flag in ("--headless", "--no-sandbox", "--hide-scrollbars"):
         options.add_argument(flag)
+    options.add_experimental_option("prefs", {"intl.accept_languages": "zh-CN"})
     options.binary_location = shutil.which("chromium") or ""
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     with webdriver.Chrome(options, service) as browser:
+        browser.implicitly_wait(30)  # seconds, for parts that a script of the page adds
 
         def save(name: str) -> None:
             time.sleep(PAUSE)
