@@ -161,10 +161,7 @@ class _Table:
         several = len(task.text_columns) > 1
         self.marked = (several or self.limit is not None) and (config.with_text or by_name)
         ours = [*cell_names(task), *([TOKENS_CUT] if self.marked else [])]
-        # A column without a name has its number: "text", or "text1", "text2" of several.
-        numbered = "text{}" if several else "text"
-        texts = [numbered.format(x) if x.isdecimal() else x for x in task.text_columns]
-        self.texts = text_names(texts, ours) if config.with_text else ()
+        self.texts = text_names(task.text_columns, ours) if config.with_text else ()
         self.names = [*self.texts, *ours]
         self.count = 0
         self.cut = 0

@@ -55,8 +55,13 @@ def cell_names(task: Task) -> list[str]:
 
 
 def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
-    """Names of the columns of texts: one that is also a name of ours is prefixed with "text:"."""
-    return tuple(f"text:{text}" if text in ours else text for text in texts)
+    """Names of the columns of texts: one that is also a name of ours is prefixed with "text:".
+
+    A column without a name has its number: it is called "text", or "text1", "text2" of several.
+    """
+    numbers = range(1, len(texts) + 1) if len(texts) > 1 else [""]
+    names = [f"text{i}" if x.isdecimal() else x for i, x in zip(numbers, texts, strict=True)]
+    return tuple(f"text:{name}" if name in ours else name for name in names)
 
 
 def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:

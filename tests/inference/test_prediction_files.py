@@ -10,9 +10,19 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference import prediction_files
-from roformer_tf.inference.prediction_files import MAX_CELL, WRITTEN, check_output, prediction_file
+from roformer_tf.inference.prediction_files import (
+    MAX_CELL,
+    WRITTEN,
+    cell_names,
+    check_output,
+    prediction_file,
+    text_names,
+)
+from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.reading import open_texts_to_predict
 from roformer_tf.readers.tables import Top, open_table
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 TASK = Classification(labels=("0", "1"))
 FORMULAS = ["=1+1", "+86 很好", "-差评", "@某人", "＝等于", "\t=1", "=cmd|' /C calc'!A0"]
@@ -123,3 +133,22 @@ def test_a_missing_library_is_reported_before_any_work(monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[xlsx\]'.* \.csv file"):
         check_output("a.XLSX", only=WRITTEN)
     check_output("a.csv", only=WRITTEN)
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [
+        (Classification(labels=("0", "1"), text_columns=("1",)), ("text",)),
+        (ScoredPairs(text_columns=("1", "2")), ("text1", "text2")),
+        (ScoredPairs(text_columns=("2", "3")), ("text1", "text2")),
+    ],
+)
+def test_the_predictions_of_a_model_trained_without_a_header_have_one(task, names, tmp_path):
+    """Training without a header leaves numbers as names, and these would be no header."""
+    texts = ("今天", "天气很好")[: len(names)]
+    written = text_names(task.text_columns, cell_names(task))
+    assert written == names
+    row = dict(zip(written, texts, strict=True)) | {"gold": "1"} | dict.fromkeys(cell_names(task))
+    write(tmp_path / "predictions.tsv", [row])
+    actual = open_texts_to_predict(tmp_path / "predictions.tsv", task, ColumnsConfig()).examples
+    assert [example.texts for example in actual] == [texts]
