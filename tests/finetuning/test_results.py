@@ -111,7 +111,7 @@ def predicted_rows(run, tmp_path_factory):
     folder, actual = tmp_path_factory.mktemp("answers"), {}
     for name in ("valid", "test"):
         source, target = run.parent / f"{name}.tsv", folder / f"{name}.tsv"
-        flags = ["--model", run / "model", "--input", source, "--output", target]
+        flags = ["--model", run / "model", "--input", source, "--output", target, "--with-text"]
         assert main(["predict", *map(str, flags)]) == 0
         actual[name] = table(target)
     return actual
@@ -249,6 +249,7 @@ def test_predictions_tsv_equals_the_output_of_predict(run, predicted_rows):
     assert [(row["text:label"], row["gold"]) for row in rows] == DATA["test"]
     for row, predicted in zip(rows, predicted_rows["test"], strict=True):
         assert (row["label"], row["error"]) == (predicted["label"], "")
+        assert row["text:label"] == predicted["text:label"]
         numbers = [float(predicted[name]) for name in scores]
         assert [float(row[name]) for name in scores] == pytest.approx(numbers, abs=1e-5)
         assert scores[int(np.argmax(numbers))] == f"p({row['label']})"
