@@ -57,10 +57,10 @@ def cell_names(task: Task) -> list[str]:
 def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
     """Names of the columns of texts: one that is also a name of ours is prefixed with "text:".
 
-    A column without a name has its number: it is called "text", or "text1", "text2" of several.
+    Without a header, columns are numbers: these become "text", or "text1", "text2" of several.
     """
-    numbers = range(1, len(texts) + 1) if len(texts) > 1 else [""]
-    names = [f"text{i}" if x.isdecimal() else x for i, x in zip(numbers, texts, strict=True)]
+    numbered = "text{}" if len(texts) > 1 else "text"
+    names = [numbered.format(i) if x.isdecimal() else x for i, x in enumerate(texts, 1)]
     return tuple(f"text:{name}" if name in ours else name for name in names)
 
 
